@@ -11,10 +11,10 @@ import (
 )
 
 func init() {
-	narrow := newKernel(8, mulAVX2[:], copies{copyRowsF32AVX2, copyRowsF16AVX2, copyRowsBF16AVX2}, packLinesAVX2)
+	narrow := newKernel(6, 8, mulAVX2, copies{copyRowsF32AVX2, copyRowsF16AVX2, copyRowsBF16AVX2}, packLinesAVX2)
 	narrow.Dots = newDots(8, dotsAVX2)
 	Registry.Add(cpu.AVX2, narrow)
-	wide := newKernel(16, mulAVX512[:], copies{copyRowsF32AVX512, copyRowsF16AVX512, copyRowsBF16AVX512}, packLinesAVX512)
+	wide := newKernel(14, 16, mulAVX512, copies{copyRowsF32AVX512, copyRowsF16AVX512, copyRowsBF16AVX512}, packLinesAVX512)
 	wide.Dots = newDots(16, dotsAVX512)
 	Registry.Add(cpu.AVX512, wide)
 	// Intel's processors do dot products at half the rate of FMA.
@@ -26,23 +26,8 @@ func init() {
 	Registry.Add(cpu.AMX, wide)
 }
 
-// micro multiplies for a tile of a fixed number of rows and vectors, last
-// lanes of the last. Distances are in bytes.
-type micro = func(a, b, c *float32, tiles, depth, rowA, colA, nextA, rowB, rowC, last int, alpha, beta float32)
-
-// mulAVX2 and mulAVX512 have the micro-kernels of 1 and of 2 vectors by rows.
-var (
-	mulAVX2 = [2 * 6]micro{
-		mul1x1AVX2, mul2x1AVX2, mul3x1AVX2, mul4x1AVX2, mul5x1AVX2, mul6x1AVX2,
-		mul1x2AVX2, mul2x2AVX2, mul3x2AVX2, mul4x2AVX2, mul5x2AVX2, mul6x2AVX2,
-	}
-	mulAVX512 = [2 * 14]micro{
-		mul1x1AVX512, mul2x1AVX512, mul3x1AVX512, mul4x1AVX512, mul5x1AVX512, mul6x1AVX512, mul7x1AVX512,
-		mul8x1AVX512, mul9x1AVX512, mul10x1AVX512, mul11x1AVX512, mul12x1AVX512, mul13x1AVX512, mul14x1AVX512,
-		mul1x2AVX512, mul2x2AVX512, mul3x2AVX512, mul4x2AVX512, mul5x2AVX512, mul6x2AVX512, mul7x2AVX512,
-		mul8x2AVX512, mul9x2AVX512, mul10x2AVX512, mul11x2AVX512, mul12x2AVX512, mul13x2AVX512, mul14x2AVX512,
-	}
-)
+// micro multiplies for tiles of rows with before bytes, of 0 or 1 vectors, and last floats. Distances are in bytes.
+type micro = func(a, b, c *float32, tiles, rows, before, last, depth, rowA, colA, nextA, rowB, rowC int, alpha, beta float32)
 
 // copies are the copying loops by the type of their source.
 type copies struct {
@@ -52,18 +37,17 @@ type copies struct {
 
 // newKernel makes a Kernel of assembly for vectors of lanes floats.
 func newKernel(
-	lanes int,
-	muls []micro,
+	mr, lanes int,
+	mul micro,
 	copy copies,
 	packLines func(dst, src *float32, lines, depth, lineSrc, rowDst int),
 ) Kernel {
-	mr, nr := len(muls)/2, 2*lanes
 	return Kernel{
-		MR: mr, NR: nr, Lanes: lanes,
+		MR: mr, NR: 2 * lanes, Lanes: lanes,
 		Mul: func(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided) {
 			full := (cols - 1) / lanes // vectors before the last
-			muls[full*mr+rows-1](&a.x[0], &b.x[0], &c.x[0], tiles, depth,
-				4*a.row, 4*a.col, 4*nextA, 4*b.row, 4*c.row, cols-full*lanes, alpha, beta)
+			mul(&a.x[0], &b.x[0], &c.x[0], tiles, rows, 4*lanes*full, cols-lanes*full, depth,
+				4*a.row, 4*a.col, 4*nextA, 4*b.row, 4*c.row, alpha, beta)
 		},
 		CopyRows: func(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int) {
 			switch src.DType() {

@@ -4,77 +4,12 @@
 
 package gemm
 
-// mul1x1AVX2 multiplies for tiles of 1 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
+// mulAVX2 multiplies for tiles of C, which lie below one another, with the same columns of B. Their rows
+// of A begin nextA bytes apart. A tile has up to 6 rows, of last floats after before bytes: 0, or 32
+// for a vector.
 //
 //go:noescape
-func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul2x1AVX2 multiplies for tiles of 2 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul3x1AVX2 multiplies for tiles of 3 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul4x1AVX2 multiplies for tiles of 4 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul5x1AVX2 multiplies for tiles of 5 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul6x1AVX2 multiplies for tiles of 6 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul1x2AVX2 multiplies for tiles of 1 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul2x2AVX2 multiplies for tiles of 2 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul3x2AVX2 multiplies for tiles of 3 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul4x2AVX2 multiplies for tiles of 4 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul5x2AVX2 multiplies for tiles of 5 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul6x2AVX2 multiplies for tiles of 6 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mulAVX2(a *float32, b *float32, c *float32, tiles int, rows int, before int, last int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, alpha float32, beta float32)
 
 // copyRowsF32AVX2 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.
@@ -137,173 +72,12 @@ func dots4BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY
 //go:noescape
 func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int, rowDst int)
 
-// mul1x1AVX512 multiplies for tiles of 1 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
+// mulAVX512 multiplies for tiles of C, which lie below one another, with the same columns of B. Their rows
+// of A begin nextA bytes apart. A tile has up to 14 rows, of last floats after before bytes: 0, or 64
+// for a vector.
 //
 //go:noescape
-func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul2x1AVX512 multiplies for tiles of 2 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul3x1AVX512 multiplies for tiles of 3 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul4x1AVX512 multiplies for tiles of 4 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul5x1AVX512 multiplies for tiles of 5 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul6x1AVX512 multiplies for tiles of 6 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul7x1AVX512 multiplies for tiles of 7 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul8x1AVX512 multiplies for tiles of 8 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul9x1AVX512 multiplies for tiles of 9 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul10x1AVX512 multiplies for tiles of 10 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul11x1AVX512 multiplies for tiles of 11 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul12x1AVX512 multiplies for tiles of 12 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul13x1AVX512 multiplies for tiles of 13 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul14x1AVX512 multiplies for tiles of 14 rows and 1 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul1x2AVX512 multiplies for tiles of 1 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul2x2AVX512 multiplies for tiles of 2 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul3x2AVX512 multiplies for tiles of 3 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul4x2AVX512 multiplies for tiles of 4 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul5x2AVX512 multiplies for tiles of 5 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul6x2AVX512 multiplies for tiles of 6 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul7x2AVX512 multiplies for tiles of 7 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul8x2AVX512 multiplies for tiles of 8 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul9x2AVX512 multiplies for tiles of 9 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul10x2AVX512 multiplies for tiles of 10 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul11x2AVX512 multiplies for tiles of 11 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul12x2AVX512 multiplies for tiles of 12 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul13x2AVX512 multiplies for tiles of 13 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-
-// mul14x2AVX512 multiplies for tiles of 14 rows and 2 vectors, which lie below one
-// another, with the same columns of B. Their rows of A begin nextA bytes apart.
-//
-//go:noescape
-func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
+func mulAVX512(a *float32, b *float32, c *float32, tiles int, rows int, before int, last int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, alpha float32, beta float32)
 
 // copyRowsF32AVX512 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.

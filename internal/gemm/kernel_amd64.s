@@ -22,1685 +22,603 @@ DATA masks<>+56(SB)/4, $0x00000000
 DATA masks<>+60(SB)/4, $0x00000000
 GLOBL masks<>(SB), RODATA|NOPTR, $64
 
-// func mul1x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mulAVX2(a *float32, b *float32, c *float32, tiles int, rows int, before int, last int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, alpha float32, beta float32)
 // Requires: AVX, FMA3, MMX+
-TEXT ·mul1x1AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), DX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), AX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	MOVQ       colA+48(FP), AX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+64(FP), SI
-	MOVQ       SI, DI
-	SHLQ       $0x06, DI
-	XORQ       R9, R9
-	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R10
-	MOVQ       (SP), R9
-	PREFETCHT1 (R9)
-	ADDQ       R10, R9
-	SUBQ       $0x20, R8
-	MOVQ       $0x00000020, R9
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT0 (R10)
-	ADDQ       R11, R10
-
-loop:
-	PREFETCHT1   (BX)(DI*1)
-	VMOVUPS      (BX), Y1
-	VBROADCASTSS (DX), Y2
-	VFMADD231PS  Y2, Y1, Y0
-	ADDQ         AX, DX
-	ADDQ         SI, BX
-	DECQ         R8
-	JNZ          loop
-	XCHGQ        R9, R8
-	TESTQ        R8, R8
-	JNZ          near
-	MOVQ         last+80(FP), AX
-	LEAQ         masks<>+32(SB), BX
-	NEGQ         AX
-	VMOVDQU      (BX)(AX*4), Y1
-	VBROADCASTSS alpha+88(FP), Y2
-	VBROADCASTSS beta+92(FP), Y3
-	MOVL         beta+92(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         rowC+72(FP), BX
-	MOVQ         (SP), AX
-	VMASKMOVPS   (AX), Y1, Y4
-	VMULPS       Y2, Y0, Y0
-	VFMADD231PS  Y4, Y3, Y0
-	VMASKMOVPS   Y0, Y1, (AX)
-	ADDQ         BX, AX
-	MOVQ         AX, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), BX
-	MOVQ       (SP), AX
-	VMULPS     Y2, Y0, Y0
-	VMASKMOVPS Y0, Y1, (AX)
-	ADDQ       BX, AX
-	MOVQ       AX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), AX
-	IMULQ colA+48(FP), AX
-	MOVQ  nextA+56(FP), BX
-	SUBQ  AX, BX
-	ADDQ  BX, DX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul2x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul2x1AVX2(SB), NOSPLIT, $8-96
+TEXT ·mulAVX2(SB), NOSPLIT, $8-112
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
 	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	SUBQ       $0x20, R9
-	MOVQ       $0x00000020, R10
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-loop:
-	PREFETCHT1   (SI)(R8*1)
-	VMOVUPS      (SI), Y2
-	VBROADCASTSS (BX), Y3
-	VFMADD231PS  Y3, Y2, Y0
-	VBROADCASTSS (BX)(AX*1), Y3
-	VFMADD231PS  Y3, Y2, Y1
-	ADDQ         DX, BX
-	ADDQ         DI, SI
-	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	LEAQ         masks<>+32(SB), SI
-	NEGQ         DX
-	VMOVDQU      (SI)(DX*4), Y2
-	VBROADCASTSS alpha+88(FP), Y3
-	VBROADCASTSS beta+92(FP), Y4
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMASKMOVPS   (DX), Y2, Y5
-	VMULPS       Y3, Y0, Y0
-	VFMADD231PS  Y5, Y4, Y0
-	VMASKMOVPS   Y0, Y2, (DX)
-	ADDQ         SI, DX
-	VMASKMOVPS   (DX), Y2, Y5
-	VMULPS       Y3, Y1, Y1
-	VFMADD231PS  Y5, Y4, Y1
-	VMASKMOVPS   Y1, Y2, (DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), SI
-	MOVQ       (SP), DX
-	VMULPS     Y3, Y0, Y0
-	VMASKMOVPS Y0, Y2, (DX)
-	ADDQ       SI, DX
-	VMULPS     Y3, Y1, Y1
-	VMASKMOVPS Y1, Y2, (DX)
-	ADDQ       SI, DX
-	MOVQ       DX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul3x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul3x1AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	SUBQ       $0x20, R9
-	MOVQ       $0x00000020, R10
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-loop:
-	PREFETCHT1   (SI)(R8*1)
-	VMOVUPS      (SI), Y3
-	VBROADCASTSS (BX), Y4
-	VFMADD231PS  Y4, Y3, Y0
-	VBROADCASTSS (BX)(AX*1), Y4
-	VFMADD231PS  Y4, Y3, Y1
-	VBROADCASTSS (BX)(AX*2), Y4
-	VFMADD231PS  Y4, Y3, Y2
-	ADDQ         DX, BX
-	ADDQ         DI, SI
-	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	LEAQ         masks<>+32(SB), SI
-	NEGQ         DX
-	VMOVDQU      (SI)(DX*4), Y3
-	VBROADCASTSS alpha+88(FP), Y4
-	VBROADCASTSS beta+92(FP), Y5
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMASKMOVPS   (DX), Y3, Y6
-	VMULPS       Y4, Y0, Y0
-	VFMADD231PS  Y6, Y5, Y0
-	VMASKMOVPS   Y0, Y3, (DX)
-	ADDQ         SI, DX
-	VMASKMOVPS   (DX), Y3, Y6
-	VMULPS       Y4, Y1, Y1
-	VFMADD231PS  Y6, Y5, Y1
-	VMASKMOVPS   Y1, Y3, (DX)
-	ADDQ         SI, DX
-	VMASKMOVPS   (DX), Y3, Y6
-	VMULPS       Y4, Y2, Y2
-	VFMADD231PS  Y6, Y5, Y2
-	VMASKMOVPS   Y2, Y3, (DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), SI
-	MOVQ       (SP), DX
-	VMULPS     Y4, Y0, Y0
-	VMASKMOVPS Y0, Y3, (DX)
-	ADDQ       SI, DX
-	VMULPS     Y4, Y1, Y1
-	VMASKMOVPS Y1, Y3, (DX)
-	ADDQ       SI, DX
-	VMULPS     Y4, Y2, Y2
-	VMASKMOVPS Y2, Y3, (DX)
-	ADDQ       SI, DX
-	MOVQ       DX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul4x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul4x1AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-
-loop:
-	PREFETCHT1   (DI)(R9*1)
-	VMOVUPS      (DI), Y4
-	VBROADCASTSS (BX), Y5
-	VFMADD231PS  Y5, Y4, Y0
-	VBROADCASTSS (BX)(AX*1), Y5
-	VFMADD231PS  Y5, Y4, Y1
-	VBROADCASTSS (BX)(AX*2), Y5
-	VFMADD231PS  Y5, Y4, Y2
-	VBROADCASTSS (BX)(DX*1), Y5
-	VFMADD231PS  Y5, Y4, Y3
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
-	JNZ          near
-	MOVQ         last+80(FP), SI
-	LEAQ         masks<>+32(SB), DI
-	NEGQ         SI
-	VMOVDQU      (DI)(SI*4), Y4
-	VBROADCASTSS alpha+88(FP), Y5
-	VBROADCASTSS beta+92(FP), Y6
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMASKMOVPS   (SI), Y4, Y7
-	VMULPS       Y5, Y0, Y0
-	VFMADD231PS  Y7, Y6, Y0
-	VMASKMOVPS   Y0, Y4, (SI)
-	ADDQ         DI, SI
-	VMASKMOVPS   (SI), Y4, Y7
-	VMULPS       Y5, Y1, Y1
-	VFMADD231PS  Y7, Y6, Y1
-	VMASKMOVPS   Y1, Y4, (SI)
-	ADDQ         DI, SI
-	VMASKMOVPS   (SI), Y4, Y7
-	VMULPS       Y5, Y2, Y2
-	VFMADD231PS  Y7, Y6, Y2
-	VMASKMOVPS   Y2, Y4, (SI)
-	ADDQ         DI, SI
-	VMASKMOVPS   (SI), Y4, Y7
-	VMULPS       Y5, Y3, Y3
-	VFMADD231PS  Y7, Y6, Y3
-	VMASKMOVPS   Y3, Y4, (SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), DI
-	MOVQ       (SP), SI
-	VMULPS     Y5, Y0, Y0
-	VMASKMOVPS Y0, Y4, (SI)
-	ADDQ       DI, SI
-	VMULPS     Y5, Y1, Y1
-	VMASKMOVPS Y1, Y4, (SI)
-	ADDQ       DI, SI
-	VMULPS     Y5, Y2, Y2
-	VMASKMOVPS Y2, Y4, (SI)
-	ADDQ       DI, SI
-	VMULPS     Y5, Y3, Y3
-	VMASKMOVPS Y3, Y4, (SI)
-	ADDQ       DI, SI
-	MOVQ       SI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul5x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul5x1AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-
-loop:
-	PREFETCHT1   (DI)(R9*1)
-	VMOVUPS      (DI), Y5
-	VBROADCASTSS (BX), Y6
-	VFMADD231PS  Y6, Y5, Y0
-	VBROADCASTSS (BX)(AX*1), Y6
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS (BX)(AX*2), Y6
-	VFMADD231PS  Y6, Y5, Y2
-	VBROADCASTSS (BX)(DX*1), Y6
-	VFMADD231PS  Y6, Y5, Y3
-	VBROADCASTSS (BX)(AX*4), Y6
-	VFMADD231PS  Y6, Y5, Y4
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
-	JNZ          near
-	MOVQ         last+80(FP), SI
-	LEAQ         masks<>+32(SB), DI
-	NEGQ         SI
-	VMOVDQU      (DI)(SI*4), Y5
-	VBROADCASTSS alpha+88(FP), Y6
-	VBROADCASTSS beta+92(FP), Y7
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMASKMOVPS   (SI), Y5, Y8
-	VMULPS       Y6, Y0, Y0
-	VFMADD231PS  Y8, Y7, Y0
-	VMASKMOVPS   Y0, Y5, (SI)
-	ADDQ         DI, SI
-	VMASKMOVPS   (SI), Y5, Y8
-	VMULPS       Y6, Y1, Y1
-	VFMADD231PS  Y8, Y7, Y1
-	VMASKMOVPS   Y1, Y5, (SI)
-	ADDQ         DI, SI
-	VMASKMOVPS   (SI), Y5, Y8
-	VMULPS       Y6, Y2, Y2
-	VFMADD231PS  Y8, Y7, Y2
-	VMASKMOVPS   Y2, Y5, (SI)
-	ADDQ         DI, SI
-	VMASKMOVPS   (SI), Y5, Y8
-	VMULPS       Y6, Y3, Y3
-	VFMADD231PS  Y8, Y7, Y3
-	VMASKMOVPS   Y3, Y5, (SI)
-	ADDQ         DI, SI
-	VMASKMOVPS   (SI), Y5, Y8
-	VMULPS       Y6, Y4, Y4
-	VFMADD231PS  Y8, Y7, Y4
-	VMASKMOVPS   Y4, Y5, (SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), DI
-	MOVQ       (SP), SI
-	VMULPS     Y6, Y0, Y0
-	VMASKMOVPS Y0, Y5, (SI)
-	ADDQ       DI, SI
-	VMULPS     Y6, Y1, Y1
-	VMASKMOVPS Y1, Y5, (SI)
-	ADDQ       DI, SI
-	VMULPS     Y6, Y2, Y2
-	VMASKMOVPS Y2, Y5, (SI)
-	ADDQ       DI, SI
-	VMULPS     Y6, Y3, Y3
-	VMASKMOVPS Y3, Y5, (SI)
-	ADDQ       DI, SI
-	VMULPS     Y6, Y4, Y4
-	VMASKMOVPS Y4, Y5, (SI)
-	ADDQ       DI, SI
-	MOVQ       SI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul6x1AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul6x1AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
+	MOVQ rowA+64(FP), AX
 	LEAQ (AX)(AX*2), DX
 	LEAQ (BX)(AX*4), SI
 	ADDQ AX, SI
 
 tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
+	VXORPS Y2, Y2, Y2
+	VXORPS Y9, Y9, Y9
+	CMPQ   rows+32(FP), $0x01
+	JLE    zeroed
+	VXORPS Y3, Y3, Y3
+	VXORPS Y10, Y10, Y10
+	CMPQ   rows+32(FP), $0x02
+	JLE    zeroed
+	VXORPS Y4, Y4, Y4
+	VXORPS Y11, Y11, Y11
+	VXORPS Y5, Y5, Y5
+	VXORPS Y12, Y12, Y12
+	CMPQ   rows+32(FP), $0x04
+	JLE    zeroed
+	VXORPS Y6, Y6, Y6
+	VXORPS Y13, Y13, Y13
+	VXORPS Y7, Y7, Y7
+	VXORPS Y14, Y14, Y14
 
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
+zeroed:
+	MOVQ b+8(FP), DI
+	XORQ R9, R9
+	MOVQ depth+56(FP), R8
+	CMPQ R8, $0x60
+	JLE  near
+	MOVQ before+40(FP), R9
+	MOVQ rowC+96(FP), R10
+	MOVQ rows+32(FP), R11
+	MOVQ (SP), R9
 
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	VMOVUPS      (R8), Y6
-	VBROADCASTSS (BX), Y7
-	VFMADD231PS  Y7, Y6, Y0
-	VBROADCASTSS (BX)(AX*1), Y7
-	VFMADD231PS  Y7, Y6, Y1
-	VBROADCASTSS (BX)(AX*2), Y7
-	VFMADD231PS  Y7, Y6, Y2
-	VBROADCASTSS (BX)(DX*1), Y7
-	VFMADD231PS  Y7, Y6, Y3
-	VBROADCASTSS (BX)(AX*4), Y7
-	VFMADD231PS  Y7, Y6, Y4
-	VBROADCASTSS (SI), Y7
-	VFMADD231PS  Y7, Y6, Y5
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	LEAQ         masks<>+32(SB), R8
-	NEGQ         DI
-	VMOVDQU      (R8)(DI*4), Y6
-	VBROADCASTSS alpha+88(FP), Y7
-	VBROADCASTSS beta+92(FP), Y8
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMASKMOVPS   (DI), Y6, Y9
-	VMULPS       Y7, Y0, Y0
-	VFMADD231PS  Y9, Y8, Y0
-	VMASKMOVPS   Y0, Y6, (DI)
-	ADDQ         R8, DI
-	VMASKMOVPS   (DI), Y6, Y9
-	VMULPS       Y7, Y1, Y1
-	VFMADD231PS  Y9, Y8, Y1
-	VMASKMOVPS   Y1, Y6, (DI)
-	ADDQ         R8, DI
-	VMASKMOVPS   (DI), Y6, Y9
-	VMULPS       Y7, Y2, Y2
-	VFMADD231PS  Y9, Y8, Y2
-	VMASKMOVPS   Y2, Y6, (DI)
-	ADDQ         R8, DI
-	VMASKMOVPS   (DI), Y6, Y9
-	VMULPS       Y7, Y3, Y3
-	VFMADD231PS  Y9, Y8, Y3
-	VMASKMOVPS   Y3, Y6, (DI)
-	ADDQ         R8, DI
-	VMASKMOVPS   (DI), Y6, Y9
-	VMULPS       Y7, Y4, Y4
-	VFMADD231PS  Y9, Y8, Y4
-	VMASKMOVPS   Y4, Y6, (DI)
-	ADDQ         R8, DI
-	VMASKMOVPS   (DI), Y6, Y9
-	VMULPS       Y7, Y5, Y5
-	VFMADD231PS  Y9, Y8, Y5
-	VMASKMOVPS   Y5, Y6, (DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), R8
-	MOVQ       (SP), DI
-	VMULPS     Y7, Y0, Y0
-	VMASKMOVPS Y0, Y6, (DI)
-	ADDQ       R8, DI
-	VMULPS     Y7, Y1, Y1
-	VMASKMOVPS Y1, Y6, (DI)
-	ADDQ       R8, DI
-	VMULPS     Y7, Y2, Y2
-	VMASKMOVPS Y2, Y6, (DI)
-	ADDQ       R8, DI
-	VMULPS     Y7, Y3, Y3
-	VMASKMOVPS Y3, Y6, (DI)
-	ADDQ       R8, DI
-	VMULPS     Y7, Y4, Y4
-	VMASKMOVPS Y4, Y6, (DI)
-	ADDQ       R8, DI
-	VMULPS     Y7, Y5, Y5
-	VMASKMOVPS Y5, Y6, (DI)
-	ADDQ       R8, DI
-	MOVQ       DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul1x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul1x2AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), DX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), AX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	MOVQ       colA+48(FP), AX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+64(FP), SI
-	MOVQ       SI, DI
-	SHLQ       $0x06, DI
-	XORQ       R9, R9
-	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R10
-	MOVQ       (SP), R9
+early:
 	PREFETCHT1 (R9)
 	ADDQ       R10, R9
+	DECQ       R11
+	JNZ        early
 	SUBQ       $0x20, R8
 	MOVQ       $0x00000020, R9
 	JMP        loop
 
 near:
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
+	MOVQ before+40(FP), R10
+	MOVQ rowC+96(FP), R11
+	MOVQ rows+32(FP), R12
+	MOVQ (SP), R10
+
+late:
 	PREFETCHT0 (R10)
 	ADDQ       R11, R10
+	DECQ       R12
+	JNZ        late
 
 loop:
-	PREFETCHT1   (BX)(DI*1)
-	VMOVUPS      (BX), Y2
-	VMOVUPS      32(BX), Y3
-	VBROADCASTSS (DX), Y4
-	VFMADD231PS  Y4, Y2, Y0
-	VFMADD231PS  Y4, Y3, Y1
-	ADDQ         AX, DX
-	ADDQ         SI, BX
+	MOVQ colA+72(FP), R10
+	MOVQ rowB+88(FP), R11
+	MOVQ R11, R12
+	SHLQ $0x03, R12
+	CMPQ rows+32(FP), $0x0b
+	JG   slow
+	SHLQ $0x03, R12
+
+slow:
+	CMPQ before+40(FP), $0x00
+	JE   one
+	CMPQ rows+32(FP), $0x03
+	JG   from4x2
+	CMPQ rows+32(FP), $0x02
+	JG   from3x2
+	CMPQ rows+32(FP), $0x01
+	JG   from2x2
+
+loop1x2:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y1
+	VMOVUPS      32(DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y1, Y2
+	VFMADD231PS  Y0, Y8, Y9
+	ADDQ         R10, BX
+	ADDQ         R11, DI
 	DECQ         R8
-	JNZ          loop
-	XCHGQ        R9, R8
-	TESTQ        R8, R8
-	JNZ          near
-	MOVQ         last+80(FP), AX
-	LEAQ         masks<>+32(SB), BX
-	NEGQ         AX
-	VMOVDQU      (BX)(AX*4), Y2
-	VBROADCASTSS alpha+88(FP), Y3
-	VBROADCASTSS beta+92(FP), Y4
-	MOVL         beta+92(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         rowC+72(FP), BX
-	MOVQ         (SP), AX
-	VMOVUPS      (AX), Y5
-	VMULPS       Y3, Y0, Y0
-	VFMADD231PS  Y5, Y4, Y0
-	VMOVUPS      Y0, (AX)
-	VMASKMOVPS   32(AX), Y2, Y5
-	VMULPS       Y3, Y1, Y1
-	VFMADD231PS  Y5, Y4, Y1
-	VMASKMOVPS   Y1, Y2, 32(AX)
-	ADDQ         BX, AX
-	MOVQ         AX, (SP)
-	JMP          next
+	JNZ          loop1x2
+	JMP          stepped
 
-store:
-	MOVQ       rowC+72(FP), BX
-	MOVQ       (SP), AX
-	VMULPS     Y3, Y0, Y0
-	VMOVUPS    Y0, (AX)
-	VMULPS     Y3, Y1, Y1
-	VMASKMOVPS Y1, Y2, 32(AX)
-	ADDQ       BX, AX
-	MOVQ       AX, (SP)
+from2x2:
+loop2x2:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y1
+	VMOVUPS      32(DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y1, Y2
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y1, Y3
+	VFMADD231PS  Y0, Y8, Y10
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop2x2
+	JMP          stepped
 
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), AX
-	IMULQ colA+48(FP), AX
-	MOVQ  nextA+56(FP), BX
-	SUBQ  AX, BX
-	ADDQ  BX, DX
-	JMP   tile
+from3x2:
+loop3x2:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y1
+	VMOVUPS      32(DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y1, Y2
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y1, Y3
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y1, Y4
+	VFMADD231PS  Y0, Y8, Y11
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop3x2
+	JMP          stepped
 
-done:
-	VZEROUPPER
-	RET
+from4x2:
+	CMPQ rows+32(FP), $0x05
+	JG   from6x2
+	CMPQ rows+32(FP), $0x04
+	JG   from5x2
 
-// func mul2x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul2x2AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
+loop4x2:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y1
+	VMOVUPS      32(DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y1, Y2
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y1, Y3
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y1, Y4
+	VFMADD231PS  Y0, Y8, Y11
+	VBROADCASTSS (BX)(DX*1), Y0
+	VFMADD231PS  Y0, Y1, Y5
+	VFMADD231PS  Y0, Y8, Y12
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop4x2
+	JMP          stepped
 
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	SUBQ       $0x20, R9
-	MOVQ       $0x00000020, R10
-	JMP        loop
+from5x2:
+loop5x2:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y1
+	VMOVUPS      32(DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y1, Y2
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y1, Y3
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y1, Y4
+	VFMADD231PS  Y0, Y8, Y11
+	VBROADCASTSS (BX)(DX*1), Y0
+	VFMADD231PS  Y0, Y1, Y5
+	VFMADD231PS  Y0, Y8, Y12
+	VBROADCASTSS (BX)(AX*4), Y0
+	VFMADD231PS  Y0, Y1, Y6
+	VFMADD231PS  Y0, Y8, Y13
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop5x2
+	JMP          stepped
 
-near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
+from6x2:
+loop6x2:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y1
+	VMOVUPS      32(DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y1, Y2
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y1, Y3
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y1, Y4
+	VFMADD231PS  Y0, Y8, Y11
+	VBROADCASTSS (BX)(DX*1), Y0
+	VFMADD231PS  Y0, Y1, Y5
+	VFMADD231PS  Y0, Y8, Y12
+	VBROADCASTSS (BX)(AX*4), Y0
+	VFMADD231PS  Y0, Y1, Y6
+	VFMADD231PS  Y0, Y8, Y13
+	VBROADCASTSS (SI), Y0
+	VFMADD231PS  Y0, Y1, Y7
+	VFMADD231PS  Y0, Y8, Y14
+	ADDQ         R10, BX
+	ADDQ         R10, SI
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop6x2
+	JMP          stepped
 
-loop:
-	PREFETCHT1   (SI)(R8*1)
-	VMOVUPS      (SI), Y4
-	VMOVUPS      32(SI), Y5
-	VBROADCASTSS (BX), Y6
-	VFMADD231PS  Y6, Y4, Y0
-	VFMADD231PS  Y6, Y5, Y1
-	VBROADCASTSS (BX)(AX*1), Y6
-	VFMADD231PS  Y6, Y4, Y2
-	VFMADD231PS  Y6, Y5, Y3
-	ADDQ         DX, BX
-	ADDQ         DI, SI
-	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	LEAQ         masks<>+32(SB), SI
-	NEGQ         DX
-	VMOVDQU      (SI)(DX*4), Y4
-	VBROADCASTSS alpha+88(FP), Y5
-	VBROADCASTSS beta+92(FP), Y6
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS      (DX), Y7
-	VMULPS       Y5, Y0, Y0
-	VFMADD231PS  Y7, Y6, Y0
-	VMOVUPS      Y0, (DX)
-	VMASKMOVPS   32(DX), Y4, Y7
-	VMULPS       Y5, Y1, Y1
-	VFMADD231PS  Y7, Y6, Y1
-	VMASKMOVPS   Y1, Y4, 32(DX)
-	ADDQ         SI, DX
-	VMOVUPS      (DX), Y7
-	VMULPS       Y5, Y2, Y2
-	VFMADD231PS  Y7, Y6, Y2
-	VMOVUPS      Y2, (DX)
-	VMASKMOVPS   32(DX), Y4, Y7
-	VMULPS       Y5, Y3, Y3
-	VFMADD231PS  Y7, Y6, Y3
-	VMASKMOVPS   Y3, Y4, 32(DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
+one:
+	CMPQ rows+32(FP), $0x03
+	JG   from4x1
+	CMPQ rows+32(FP), $0x02
+	JG   from3x1
+	CMPQ rows+32(FP), $0x01
+	JG   from2x1
 
-store:
-	MOVQ       rowC+72(FP), SI
-	MOVQ       (SP), DX
-	VMULPS     Y5, Y0, Y0
-	VMOVUPS    Y0, (DX)
-	VMULPS     Y5, Y1, Y1
-	VMASKMOVPS Y1, Y4, 32(DX)
-	ADDQ       SI, DX
-	VMULPS     Y5, Y2, Y2
-	VMOVUPS    Y2, (DX)
-	VMULPS     Y5, Y3, Y3
-	VMASKMOVPS Y3, Y4, 32(DX)
-	ADDQ       SI, DX
-	MOVQ       DX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul3x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul3x2AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	SUBQ       $0x20, R9
-	MOVQ       $0x00000020, R10
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-loop:
-	PREFETCHT1   (SI)(R8*1)
-	VMOVUPS      (SI), Y6
-	VMOVUPS      32(SI), Y7
-	VBROADCASTSS (BX), Y8
-	VFMADD231PS  Y8, Y6, Y0
-	VFMADD231PS  Y8, Y7, Y1
-	VBROADCASTSS (BX)(AX*1), Y8
-	VFMADD231PS  Y8, Y6, Y2
-	VFMADD231PS  Y8, Y7, Y3
-	VBROADCASTSS (BX)(AX*2), Y8
-	VFMADD231PS  Y8, Y6, Y4
-	VFMADD231PS  Y8, Y7, Y5
-	ADDQ         DX, BX
-	ADDQ         DI, SI
-	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	LEAQ         masks<>+32(SB), SI
-	NEGQ         DX
-	VMOVDQU      (SI)(DX*4), Y6
-	VBROADCASTSS alpha+88(FP), Y7
-	VBROADCASTSS beta+92(FP), Y8
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS      (DX), Y9
-	VMULPS       Y7, Y0, Y0
-	VFMADD231PS  Y9, Y8, Y0
-	VMOVUPS      Y0, (DX)
-	VMASKMOVPS   32(DX), Y6, Y9
-	VMULPS       Y7, Y1, Y1
-	VFMADD231PS  Y9, Y8, Y1
-	VMASKMOVPS   Y1, Y6, 32(DX)
-	ADDQ         SI, DX
-	VMOVUPS      (DX), Y9
-	VMULPS       Y7, Y2, Y2
-	VFMADD231PS  Y9, Y8, Y2
-	VMOVUPS      Y2, (DX)
-	VMASKMOVPS   32(DX), Y6, Y9
-	VMULPS       Y7, Y3, Y3
-	VFMADD231PS  Y9, Y8, Y3
-	VMASKMOVPS   Y3, Y6, 32(DX)
-	ADDQ         SI, DX
-	VMOVUPS      (DX), Y9
-	VMULPS       Y7, Y4, Y4
-	VFMADD231PS  Y9, Y8, Y4
-	VMOVUPS      Y4, (DX)
-	VMASKMOVPS   32(DX), Y6, Y9
-	VMULPS       Y7, Y5, Y5
-	VFMADD231PS  Y9, Y8, Y5
-	VMASKMOVPS   Y5, Y6, 32(DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), SI
-	MOVQ       (SP), DX
-	VMULPS     Y7, Y0, Y0
-	VMOVUPS    Y0, (DX)
-	VMULPS     Y7, Y1, Y1
-	VMASKMOVPS Y1, Y6, 32(DX)
-	ADDQ       SI, DX
-	VMULPS     Y7, Y2, Y2
-	VMOVUPS    Y2, (DX)
-	VMULPS     Y7, Y3, Y3
-	VMASKMOVPS Y3, Y6, 32(DX)
-	ADDQ       SI, DX
-	VMULPS     Y7, Y4, Y4
-	VMOVUPS    Y4, (DX)
-	VMULPS     Y7, Y5, Y5
-	VMASKMOVPS Y5, Y6, 32(DX)
-	ADDQ       SI, DX
-	MOVQ       DX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul4x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul4x2AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VXORPS     Y7, Y7, Y7
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-
-loop:
-	PREFETCHT1   (DI)(R9*1)
+loop1x1:
+	PREFETCHT1   (DI)(R12*1)
 	VMOVUPS      (DI), Y8
-	VMOVUPS      32(DI), Y9
-	VBROADCASTSS (BX), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y1
-	VBROADCASTSS (BX)(AX*1), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y3
-	VBROADCASTSS (BX)(AX*2), Y10
-	VFMADD231PS  Y10, Y8, Y4
-	VFMADD231PS  Y10, Y9, Y5
-	VBROADCASTSS (BX)(DX*1), Y10
-	VFMADD231PS  Y10, Y8, Y6
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y8, Y9
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop1x1
+	JMP          stepped
+
+from2x1:
+loop2x1:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y8, Y10
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop2x1
+	JMP          stepped
+
+from3x1:
+loop3x1:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y8, Y11
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop3x1
+	JMP          stepped
+
+from4x1:
+	CMPQ rows+32(FP), $0x05
+	JG   from6x1
+	CMPQ rows+32(FP), $0x04
+	JG   from5x1
+
+loop4x1:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y8, Y11
+	VBROADCASTSS (BX)(DX*1), Y0
+	VFMADD231PS  Y0, Y8, Y12
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop4x1
+	JMP          stepped
+
+from5x1:
+loop5x1:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y8, Y11
+	VBROADCASTSS (BX)(DX*1), Y0
+	VFMADD231PS  Y0, Y8, Y12
+	VBROADCASTSS (BX)(AX*4), Y0
+	VFMADD231PS  Y0, Y8, Y13
+	ADDQ         R10, BX
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop5x1
+	JMP          stepped
+
+from6x1:
+loop6x1:
+	PREFETCHT1   (DI)(R12*1)
+	VMOVUPS      (DI), Y8
+	VBROADCASTSS (BX), Y0
+	VFMADD231PS  Y0, Y8, Y9
+	VBROADCASTSS (BX)(AX*1), Y0
+	VFMADD231PS  Y0, Y8, Y10
+	VBROADCASTSS (BX)(AX*2), Y0
+	VFMADD231PS  Y0, Y8, Y11
+	VBROADCASTSS (BX)(DX*1), Y0
+	VFMADD231PS  Y0, Y8, Y12
+	VBROADCASTSS (BX)(AX*4), Y0
+	VFMADD231PS  Y0, Y8, Y13
+	VBROADCASTSS (SI), Y0
+	VFMADD231PS  Y0, Y8, Y14
+	ADDQ         R10, BX
+	ADDQ         R10, SI
+	ADDQ         R11, DI
+	DECQ         R8
+	JNZ          loop6x1
+
+stepped:
+	XCHGQ        R9, R8
+	TESTQ        R8, R8
 	JNZ          near
-	MOVQ         last+80(FP), SI
-	LEAQ         masks<>+32(SB), DI
-	NEGQ         SI
-	VMOVDQU      (DI)(SI*4), Y8
-	VBROADCASTSS alpha+88(FP), Y9
-	VBROADCASTSS beta+92(FP), Y10
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMOVUPS      (SI), Y11
-	VMULPS       Y9, Y0, Y0
-	VFMADD231PS  Y11, Y10, Y0
-	VMOVUPS      Y0, (SI)
-	VMASKMOVPS   32(SI), Y8, Y11
-	VMULPS       Y9, Y1, Y1
-	VFMADD231PS  Y11, Y10, Y1
-	VMASKMOVPS   Y1, Y8, 32(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Y11
-	VMULPS       Y9, Y2, Y2
-	VFMADD231PS  Y11, Y10, Y2
-	VMOVUPS      Y2, (SI)
-	VMASKMOVPS   32(SI), Y8, Y11
-	VMULPS       Y9, Y3, Y3
-	VFMADD231PS  Y11, Y10, Y3
-	VMASKMOVPS   Y3, Y8, 32(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Y11
-	VMULPS       Y9, Y4, Y4
-	VFMADD231PS  Y11, Y10, Y4
-	VMOVUPS      Y4, (SI)
-	VMASKMOVPS   32(SI), Y8, Y11
-	VMULPS       Y9, Y5, Y5
-	VFMADD231PS  Y11, Y10, Y5
-	VMASKMOVPS   Y5, Y8, 32(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Y11
-	VMULPS       Y9, Y6, Y6
-	VFMADD231PS  Y11, Y10, Y6
-	VMOVUPS      Y6, (SI)
-	VMASKMOVPS   32(SI), Y8, Y11
-	VMULPS       Y9, Y7, Y7
-	VFMADD231PS  Y11, Y10, Y7
-	VMASKMOVPS   Y7, Y8, 32(SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), DI
-	MOVQ       (SP), SI
-	VMULPS     Y9, Y0, Y0
-	VMOVUPS    Y0, (SI)
-	VMULPS     Y9, Y1, Y1
-	VMASKMOVPS Y1, Y8, 32(SI)
-	ADDQ       DI, SI
-	VMULPS     Y9, Y2, Y2
-	VMOVUPS    Y2, (SI)
-	VMULPS     Y9, Y3, Y3
-	VMASKMOVPS Y3, Y8, 32(SI)
-	ADDQ       DI, SI
-	VMULPS     Y9, Y4, Y4
-	VMOVUPS    Y4, (SI)
-	VMULPS     Y9, Y5, Y5
-	VMASKMOVPS Y5, Y8, 32(SI)
-	ADDQ       DI, SI
-	VMULPS     Y9, Y6, Y6
-	VMOVUPS    Y6, (SI)
-	VMULPS     Y9, Y7, Y7
-	VMASKMOVPS Y7, Y8, 32(SI)
-	ADDQ       DI, SI
-	MOVQ       SI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul5x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul5x2AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VXORPS     Y7, Y7, Y7
-	VXORPS     Y8, Y8, Y8
-	VXORPS     Y9, Y9, Y9
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-
-loop:
-	PREFETCHT1   (DI)(R9*1)
-	VMOVUPS      (DI), Y10
-	VMOVUPS      32(DI), Y11
-	VBROADCASTSS (BX), Y12
-	VFMADD231PS  Y12, Y10, Y0
-	VFMADD231PS  Y12, Y11, Y1
-	VBROADCASTSS (BX)(AX*1), Y12
-	VFMADD231PS  Y12, Y10, Y2
-	VFMADD231PS  Y12, Y11, Y3
-	VBROADCASTSS (BX)(AX*2), Y12
-	VFMADD231PS  Y12, Y10, Y4
-	VFMADD231PS  Y12, Y11, Y5
-	VBROADCASTSS (BX)(DX*1), Y12
-	VFMADD231PS  Y12, Y10, Y6
-	VFMADD231PS  Y12, Y11, Y7
-	VBROADCASTSS (BX)(AX*4), Y12
-	VFMADD231PS  Y12, Y10, Y8
-	VFMADD231PS  Y12, Y11, Y9
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
-	JNZ          near
-	MOVQ         last+80(FP), SI
-	LEAQ         masks<>+32(SB), DI
-	NEGQ         SI
-	VMOVDQU      (DI)(SI*4), Y10
-	VBROADCASTSS alpha+88(FP), Y11
-	VBROADCASTSS beta+92(FP), Y12
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMOVUPS      (SI), Y13
-	VMULPS       Y11, Y0, Y0
-	VFMADD231PS  Y13, Y12, Y0
-	VMOVUPS      Y0, (SI)
-	VMASKMOVPS   32(SI), Y10, Y13
-	VMULPS       Y11, Y1, Y1
-	VFMADD231PS  Y13, Y12, Y1
-	VMASKMOVPS   Y1, Y10, 32(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Y13
-	VMULPS       Y11, Y2, Y2
-	VFMADD231PS  Y13, Y12, Y2
-	VMOVUPS      Y2, (SI)
-	VMASKMOVPS   32(SI), Y10, Y13
-	VMULPS       Y11, Y3, Y3
-	VFMADD231PS  Y13, Y12, Y3
-	VMASKMOVPS   Y3, Y10, 32(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Y13
-	VMULPS       Y11, Y4, Y4
-	VFMADD231PS  Y13, Y12, Y4
-	VMOVUPS      Y4, (SI)
-	VMASKMOVPS   32(SI), Y10, Y13
-	VMULPS       Y11, Y5, Y5
-	VFMADD231PS  Y13, Y12, Y5
-	VMASKMOVPS   Y5, Y10, 32(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Y13
-	VMULPS       Y11, Y6, Y6
-	VFMADD231PS  Y13, Y12, Y6
-	VMOVUPS      Y6, (SI)
-	VMASKMOVPS   32(SI), Y10, Y13
-	VMULPS       Y11, Y7, Y7
-	VFMADD231PS  Y13, Y12, Y7
-	VMASKMOVPS   Y7, Y10, 32(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Y13
-	VMULPS       Y11, Y8, Y8
-	VFMADD231PS  Y13, Y12, Y8
-	VMOVUPS      Y8, (SI)
-	VMASKMOVPS   32(SI), Y10, Y13
-	VMULPS       Y11, Y9, Y9
-	VFMADD231PS  Y13, Y12, Y9
-	VMASKMOVPS   Y9, Y10, 32(SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
-
-store:
-	MOVQ       rowC+72(FP), DI
-	MOVQ       (SP), SI
-	VMULPS     Y11, Y0, Y0
-	VMOVUPS    Y0, (SI)
-	VMULPS     Y11, Y1, Y1
-	VMASKMOVPS Y1, Y10, 32(SI)
-	ADDQ       DI, SI
-	VMULPS     Y11, Y2, Y2
-	VMOVUPS    Y2, (SI)
-	VMULPS     Y11, Y3, Y3
-	VMASKMOVPS Y3, Y10, 32(SI)
-	ADDQ       DI, SI
-	VMULPS     Y11, Y4, Y4
-	VMOVUPS    Y4, (SI)
-	VMULPS     Y11, Y5, Y5
-	VMASKMOVPS Y5, Y10, 32(SI)
-	ADDQ       DI, SI
-	VMULPS     Y11, Y6, Y6
-	VMOVUPS    Y6, (SI)
-	VMULPS     Y11, Y7, Y7
-	VMASKMOVPS Y7, Y10, 32(SI)
-	ADDQ       DI, SI
-	VMULPS     Y11, Y8, Y8
-	VMOVUPS    Y8, (SI)
-	VMULPS     Y11, Y9, Y9
-	VMASKMOVPS Y9, Y10, 32(SI)
-	ADDQ       DI, SI
-	MOVQ       SI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul6x2AVX2(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, FMA3, MMX+
-TEXT ·mul6x2AVX2(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VXORPS     Y0, Y0, Y0
-	VXORPS     Y1, Y1, Y1
-	VXORPS     Y2, Y2, Y2
-	VXORPS     Y3, Y3, Y3
-	VXORPS     Y4, Y4, Y4
-	VXORPS     Y5, Y5, Y5
-	VXORPS     Y6, Y6, Y6
-	VXORPS     Y7, Y7, Y7
-	VXORPS     Y8, Y8, Y8
-	VXORPS     Y9, Y9, Y9
-	VXORPS     Y10, Y10, Y10
-	VXORPS     Y11, Y11, Y11
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	VMOVUPS      (R8), Y12
-	VMOVUPS      32(R8), Y13
-	VBROADCASTSS (BX), Y14
-	VFMADD231PS  Y14, Y12, Y0
-	VFMADD231PS  Y14, Y13, Y1
-	VBROADCASTSS (BX)(AX*1), Y14
-	VFMADD231PS  Y14, Y12, Y2
-	VFMADD231PS  Y14, Y13, Y3
-	VBROADCASTSS (BX)(AX*2), Y14
-	VFMADD231PS  Y14, Y12, Y4
-	VFMADD231PS  Y14, Y13, Y5
-	VBROADCASTSS (BX)(DX*1), Y14
-	VFMADD231PS  Y14, Y12, Y6
-	VFMADD231PS  Y14, Y13, Y7
-	VBROADCASTSS (BX)(AX*4), Y14
-	VFMADD231PS  Y14, Y12, Y8
-	VFMADD231PS  Y14, Y13, Y9
-	VBROADCASTSS (SI), Y14
-	VFMADD231PS  Y14, Y12, Y10
-	VFMADD231PS  Y14, Y13, Y11
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	LEAQ         masks<>+32(SB), R8
-	NEGQ         DI
-	VMOVDQU      (R8)(DI*4), Y12
-	VBROADCASTSS alpha+88(FP), Y13
-	VBROADCASTSS beta+92(FP), Y14
-	MOVL         beta+92(FP), DI
+	VBROADCASTSS alpha+104(FP), Y0
+	VBROADCASTSS beta+108(FP), Y1
+	MOVQ         rows+32(FP), R8
+	MOVQ         rowC+96(FP), R9
+	MOVL         beta+108(FP), DI
 	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
+	JZ           set
 	MOVQ         (SP), DI
-	VMOVUPS      (DI), Y15
-	VMULPS       Y13, Y0, Y0
-	VFMADD231PS  Y15, Y14, Y0
-	VMOVUPS      Y0, (DI)
-	VMASKMOVPS   32(DI), Y12, Y15
-	VMULPS       Y13, Y1, Y1
-	VFMADD231PS  Y15, Y14, Y1
-	VMASKMOVPS   Y1, Y12, 32(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Y15
-	VMULPS       Y13, Y2, Y2
-	VFMADD231PS  Y15, Y14, Y2
+	CMPQ         before+40(FP), $0x00
+	JE           addLast
+	VMULPS       Y0, Y2, Y2
+	VMOVUPS      (DI), Y8
+	VFMADD231PS  Y8, Y1, Y2
 	VMOVUPS      Y2, (DI)
-	VMASKMOVPS   32(DI), Y12, Y15
-	VMULPS       Y13, Y3, Y3
-	VFMADD231PS  Y15, Y14, Y3
-	VMASKMOVPS   Y3, Y12, 32(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Y15
-	VMULPS       Y13, Y4, Y4
-	VFMADD231PS  Y15, Y14, Y4
+	ADDQ         R9, DI
+	CMPQ         R8, $0x01
+	JE           addLast
+	VMULPS       Y0, Y3, Y3
+	VMOVUPS      (DI), Y8
+	VFMADD231PS  Y8, Y1, Y3
+	VMOVUPS      Y3, (DI)
+	ADDQ         R9, DI
+	CMPQ         R8, $0x02
+	JE           addLast
+	VMULPS       Y0, Y4, Y4
+	VMOVUPS      (DI), Y8
+	VFMADD231PS  Y8, Y1, Y4
 	VMOVUPS      Y4, (DI)
-	VMASKMOVPS   32(DI), Y12, Y15
-	VMULPS       Y13, Y5, Y5
-	VFMADD231PS  Y15, Y14, Y5
-	VMASKMOVPS   Y5, Y12, 32(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Y15
-	VMULPS       Y13, Y6, Y6
-	VFMADD231PS  Y15, Y14, Y6
+	ADDQ         R9, DI
+	CMPQ         R8, $0x03
+	JE           addLast
+	VMULPS       Y0, Y5, Y5
+	VMOVUPS      (DI), Y8
+	VFMADD231PS  Y8, Y1, Y5
+	VMOVUPS      Y5, (DI)
+	ADDQ         R9, DI
+	CMPQ         R8, $0x04
+	JE           addLast
+	VMULPS       Y0, Y6, Y6
+	VMOVUPS      (DI), Y8
+	VFMADD231PS  Y8, Y1, Y6
 	VMOVUPS      Y6, (DI)
-	VMASKMOVPS   32(DI), Y12, Y15
-	VMULPS       Y13, Y7, Y7
-	VFMADD231PS  Y15, Y14, Y7
-	VMASKMOVPS   Y7, Y12, 32(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Y15
-	VMULPS       Y13, Y8, Y8
-	VFMADD231PS  Y15, Y14, Y8
-	VMOVUPS      Y8, (DI)
-	VMASKMOVPS   32(DI), Y12, Y15
-	VMULPS       Y13, Y9, Y9
-	VFMADD231PS  Y15, Y14, Y9
-	VMASKMOVPS   Y9, Y12, 32(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Y15
-	VMULPS       Y13, Y10, Y10
-	VFMADD231PS  Y15, Y14, Y10
-	VMOVUPS      Y10, (DI)
-	VMASKMOVPS   32(DI), Y12, Y15
-	VMULPS       Y13, Y11, Y11
-	VFMADD231PS  Y15, Y14, Y11
-	VMASKMOVPS   Y11, Y12, 32(DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
+	ADDQ         R9, DI
+	CMPQ         R8, $0x05
+	JE           addLast
+	VMULPS       Y0, Y7, Y7
+	VMOVUPS      (DI), Y8
+	VFMADD231PS  Y8, Y1, Y7
+	VMOVUPS      Y7, (DI)
+	ADDQ         R9, DI
 
-store:
-	MOVQ       rowC+72(FP), R8
-	MOVQ       (SP), DI
-	VMULPS     Y13, Y0, Y0
-	VMOVUPS    Y0, (DI)
-	VMULPS     Y13, Y1, Y1
-	VMASKMOVPS Y1, Y12, 32(DI)
-	ADDQ       R8, DI
-	VMULPS     Y13, Y2, Y2
-	VMOVUPS    Y2, (DI)
-	VMULPS     Y13, Y3, Y3
-	VMASKMOVPS Y3, Y12, 32(DI)
-	ADDQ       R8, DI
-	VMULPS     Y13, Y4, Y4
-	VMOVUPS    Y4, (DI)
-	VMULPS     Y13, Y5, Y5
-	VMASKMOVPS Y5, Y12, 32(DI)
-	ADDQ       R8, DI
-	VMULPS     Y13, Y6, Y6
-	VMOVUPS    Y6, (DI)
-	VMULPS     Y13, Y7, Y7
-	VMASKMOVPS Y7, Y12, 32(DI)
-	ADDQ       R8, DI
-	VMULPS     Y13, Y8, Y8
-	VMOVUPS    Y8, (DI)
-	VMULPS     Y13, Y9, Y9
-	VMASKMOVPS Y9, Y12, 32(DI)
-	ADDQ       R8, DI
-	VMULPS     Y13, Y10, Y10
-	VMOVUPS    Y10, (DI)
-	VMULPS     Y13, Y11, Y11
-	VMASKMOVPS Y11, Y12, 32(DI)
-	ADDQ       R8, DI
-	MOVQ       DI, (SP)
+addLast:
+	MOVQ        (SP), DI
+	ADDQ        before+40(FP), DI
+	MOVQ        last+48(FP), R10
+	CMPQ        R10, $0x08
+	JNE         addSome
+	VMULPS      Y0, Y9, Y9
+	VMOVUPS     (DI), Y8
+	VFMADD231PS Y8, Y1, Y9
+	VMOVUPS     Y9, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x01
+	JE          addAll
+	VMULPS      Y0, Y10, Y10
+	VMOVUPS     (DI), Y8
+	VFMADD231PS Y8, Y1, Y10
+	VMOVUPS     Y10, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x02
+	JE          addAll
+	VMULPS      Y0, Y11, Y11
+	VMOVUPS     (DI), Y8
+	VFMADD231PS Y8, Y1, Y11
+	VMOVUPS     Y11, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x03
+	JE          addAll
+	VMULPS      Y0, Y12, Y12
+	VMOVUPS     (DI), Y8
+	VFMADD231PS Y8, Y1, Y12
+	VMOVUPS     Y12, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x04
+	JE          addAll
+	VMULPS      Y0, Y13, Y13
+	VMOVUPS     (DI), Y8
+	VFMADD231PS Y8, Y1, Y13
+	VMOVUPS     Y13, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x05
+	JE          addAll
+	VMULPS      Y0, Y14, Y14
+	VMOVUPS     (DI), Y8
+	VFMADD231PS Y8, Y1, Y14
+	VMOVUPS     Y14, (DI)
+	ADDQ        R9, DI
 
+addAll:
+	JMP next
+
+addSome:
+	LEAQ        masks<>+32(SB), R11
+	NEGQ        R10
+	VMOVDQU     (R11)(R10*4), Y2
+	VMULPS      Y0, Y9, Y9
+	VMASKMOVPS  (DI), Y2, Y8
+	VFMADD231PS Y8, Y1, Y9
+	VMASKMOVPS  Y9, Y2, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x01
+	JE          addDone
+	VMULPS      Y0, Y10, Y10
+	VMASKMOVPS  (DI), Y2, Y8
+	VFMADD231PS Y8, Y1, Y10
+	VMASKMOVPS  Y10, Y2, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x02
+	JE          addDone
+	VMULPS      Y0, Y11, Y11
+	VMASKMOVPS  (DI), Y2, Y8
+	VFMADD231PS Y8, Y1, Y11
+	VMASKMOVPS  Y11, Y2, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x03
+	JE          addDone
+	VMULPS      Y0, Y12, Y12
+	VMASKMOVPS  (DI), Y2, Y8
+	VFMADD231PS Y8, Y1, Y12
+	VMASKMOVPS  Y12, Y2, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x04
+	JE          addDone
+	VMULPS      Y0, Y13, Y13
+	VMASKMOVPS  (DI), Y2, Y8
+	VFMADD231PS Y8, Y1, Y13
+	VMASKMOVPS  Y13, Y2, (DI)
+	ADDQ        R9, DI
+	CMPQ        R8, $0x05
+	JE          addDone
+	VMULPS      Y0, Y14, Y14
+	VMASKMOVPS  (DI), Y2, Y8
+	VFMADD231PS Y8, Y1, Y14
+	VMASKMOVPS  Y14, Y2, (DI)
+	ADDQ        R9, DI
+
+addDone:
+	JMP next
+
+set:
+	MOVQ    (SP), DI
+	CMPQ    before+40(FP), $0x00
+	JE      setLast
+	VMULPS  Y0, Y2, Y2
+	VMOVUPS Y2, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x01
+	JE      setLast
+	VMULPS  Y0, Y3, Y3
+	VMOVUPS Y3, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x02
+	JE      setLast
+	VMULPS  Y0, Y4, Y4
+	VMOVUPS Y4, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x03
+	JE      setLast
+	VMULPS  Y0, Y5, Y5
+	VMOVUPS Y5, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x04
+	JE      setLast
+	VMULPS  Y0, Y6, Y6
+	VMOVUPS Y6, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x05
+	JE      setLast
+	VMULPS  Y0, Y7, Y7
+	VMOVUPS Y7, (DI)
+	ADDQ    R9, DI
+
+setLast:
+	MOVQ    (SP), DI
+	ADDQ    before+40(FP), DI
+	MOVQ    last+48(FP), R10
+	CMPQ    R10, $0x08
+	JNE     setSome
+	VMULPS  Y0, Y9, Y9
+	VMOVUPS Y9, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x01
+	JE      setAll
+	VMULPS  Y0, Y10, Y10
+	VMOVUPS Y10, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x02
+	JE      setAll
+	VMULPS  Y0, Y11, Y11
+	VMOVUPS Y11, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x03
+	JE      setAll
+	VMULPS  Y0, Y12, Y12
+	VMOVUPS Y12, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x04
+	JE      setAll
+	VMULPS  Y0, Y13, Y13
+	VMOVUPS Y13, (DI)
+	ADDQ    R9, DI
+	CMPQ    R8, $0x05
+	JE      setAll
+	VMULPS  Y0, Y14, Y14
+	VMOVUPS Y14, (DI)
+	ADDQ    R9, DI
+
+setAll:
+	JMP next
+
+setSome:
+	LEAQ       masks<>+32(SB), R11
+	NEGQ       R10
+	VMOVDQU    (R11)(R10*4), Y1
+	VMULPS     Y0, Y9, Y9
+	VMASKMOVPS Y9, Y1, (DI)
+	ADDQ       R9, DI
+	CMPQ       R8, $0x01
+	JE         setDone
+	VMULPS     Y0, Y10, Y10
+	VMASKMOVPS Y10, Y1, (DI)
+	ADDQ       R9, DI
+	CMPQ       R8, $0x02
+	JE         setDone
+	VMULPS     Y0, Y11, Y11
+	VMASKMOVPS Y11, Y1, (DI)
+	ADDQ       R9, DI
+	CMPQ       R8, $0x03
+	JE         setDone
+	VMULPS     Y0, Y12, Y12
+	VMASKMOVPS Y12, Y1, (DI)
+	ADDQ       R9, DI
+	CMPQ       R8, $0x04
+	JE         setDone
+	VMULPS     Y0, Y13, Y13
+	VMASKMOVPS Y13, Y1, (DI)
+	ADDQ       R9, DI
+	CMPQ       R8, $0x05
+	JE         setDone
+	VMULPS     Y0, Y14, Y14
+	VMASKMOVPS Y14, Y1, (DI)
+	ADDQ       R9, DI
+
+setDone:
 next:
+	SUBQ  before+40(FP), DI
+	MOVQ  DI, (SP)
 	DECQ  CX
 	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
+	MOVQ  depth+56(FP), DI
+	IMULQ colA+72(FP), DI
+	MOVQ  nextA+80(FP), R8
 	SUBQ  DI, R8
 	ADDQ  R8, BX
 	ADDQ  R8, SI
@@ -2587,1609 +1505,14 @@ done:
 	VZEROUPPER
 	RET
 
-// func mul1x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
+// func mulAVX512(a *float32, b *float32, c *float32, tiles int, rows int, before int, last int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, alpha float32, beta float32)
 // Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul1x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), DX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), AX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	MOVQ       colA+48(FP), AX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+64(FP), SI
-	MOVQ       SI, DI
-	SHLQ       $0x06, DI
-	XORQ       R9, R9
-	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R10
-	MOVQ       (SP), R9
-	PREFETCHT1 (R9)
-	ADDQ       R10, R9
-	SUBQ       $0x20, R8
-	MOVQ       $0x00000020, R9
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT0 (R10)
-	ADDQ       R11, R10
-
-loop:
-	PREFETCHT1   (BX)(DI*1)
-	VMOVUPS      (BX), Z1
-	VBROADCASTSS (DX), Z2
-	VFMADD231PS  Z2, Z1, Z0
-	ADDQ         AX, DX
-	ADDQ         SI, BX
-	DECQ         R8
-	JNZ          loop
-	XCHGQ        R9, R8
-	TESTQ        R8, R8
-	JNZ          near
-	MOVQ         last+80(FP), AX
-	MOVQ         $0x0000ffff, BX
-	MOVQ         $0x00000010, SI
-	SUBQ         AX, SI
-	SHRXQ        SI, BX, BX
-	KMOVW        BX, K1
-	VBROADCASTSS alpha+88(FP), Z1
-	VBROADCASTSS beta+92(FP), Z2
-	MOVL         beta+92(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         rowC+72(FP), BX
-	MOVQ         (SP), AX
-	VMOVUPS.Z    (AX), K1, Z3
-	VMULPS       Z1, Z0, Z0
-	VFMADD231PS  Z3, Z2, Z0
-	VMOVUPS      Z0, K1, (AX)
-	ADDQ         BX, AX
-	MOVQ         AX, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), BX
-	MOVQ    (SP), AX
-	VMULPS  Z1, Z0, Z0
-	VMOVUPS Z0, K1, (AX)
-	ADDQ    BX, AX
-	MOVQ    AX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), AX
-	IMULQ colA+48(FP), AX
-	MOVQ  nextA+56(FP), BX
-	SUBQ  AX, BX
-	ADDQ  BX, DX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul2x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul2x1AVX512(SB), NOSPLIT, $8-96
+TEXT ·mulAVX512(SB), NOSPLIT, $8-112
 	MOVQ c+16(FP), AX
 	MOVQ tiles+24(FP), CX
 	MOVQ AX, (SP)
 	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	SUBQ       $0x20, R9
-	MOVQ       $0x00000020, R10
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-loop:
-	PREFETCHT1   (SI)(R8*1)
-	VMOVUPS      (SI), Z2
-	VBROADCASTSS (BX), Z3
-	VFMADD231PS  Z3, Z2, Z0
-	VBROADCASTSS (BX)(AX*1), Z3
-	VFMADD231PS  Z3, Z2, Z1
-	ADDQ         DX, BX
-	ADDQ         DI, SI
-	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	MOVQ         $0x0000ffff, SI
-	MOVQ         $0x00000010, DI
-	SUBQ         DX, DI
-	SHRXQ        DI, SI, SI
-	KMOVW        SI, K1
-	VBROADCASTSS alpha+88(FP), Z2
-	VBROADCASTSS beta+92(FP), Z3
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS.Z    (DX), K1, Z4
-	VMULPS       Z2, Z0, Z0
-	VFMADD231PS  Z4, Z3, Z0
-	VMOVUPS      Z0, K1, (DX)
-	ADDQ         SI, DX
-	VMOVUPS.Z    (DX), K1, Z4
-	VMULPS       Z2, Z1, Z1
-	VFMADD231PS  Z4, Z3, Z1
-	VMOVUPS      Z1, K1, (DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), SI
-	MOVQ    (SP), DX
-	VMULPS  Z2, Z0, Z0
-	VMOVUPS Z0, K1, (DX)
-	ADDQ    SI, DX
-	VMULPS  Z2, Z1, Z1
-	VMOVUPS Z1, K1, (DX)
-	ADDQ    SI, DX
-	MOVQ    DX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul3x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul3x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	ADDQ       R11, R10
-	SUBQ       $0x20, R9
-	MOVQ       $0x00000020, R10
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	ADDQ       R12, R11
-
-loop:
-	PREFETCHT1   (SI)(R8*1)
-	VMOVUPS      (SI), Z3
-	VBROADCASTSS (BX), Z4
-	VFMADD231PS  Z4, Z3, Z0
-	VBROADCASTSS (BX)(AX*1), Z4
-	VFMADD231PS  Z4, Z3, Z1
-	VBROADCASTSS (BX)(AX*2), Z4
-	VFMADD231PS  Z4, Z3, Z2
-	ADDQ         DX, BX
-	ADDQ         DI, SI
-	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	MOVQ         $0x0000ffff, SI
-	MOVQ         $0x00000010, DI
-	SUBQ         DX, DI
-	SHRXQ        DI, SI, SI
-	KMOVW        SI, K1
-	VBROADCASTSS alpha+88(FP), Z3
-	VBROADCASTSS beta+92(FP), Z4
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS.Z    (DX), K1, Z5
-	VMULPS       Z3, Z0, Z0
-	VFMADD231PS  Z5, Z4, Z0
-	VMOVUPS      Z0, K1, (DX)
-	ADDQ         SI, DX
-	VMOVUPS.Z    (DX), K1, Z5
-	VMULPS       Z3, Z1, Z1
-	VFMADD231PS  Z5, Z4, Z1
-	VMOVUPS      Z1, K1, (DX)
-	ADDQ         SI, DX
-	VMOVUPS.Z    (DX), K1, Z5
-	VMULPS       Z3, Z2, Z2
-	VFMADD231PS  Z5, Z4, Z2
-	VMOVUPS      Z2, K1, (DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), SI
-	MOVQ    (SP), DX
-	VMULPS  Z3, Z0, Z0
-	VMOVUPS Z0, K1, (DX)
-	ADDQ    SI, DX
-	VMULPS  Z3, Z1, Z1
-	VMOVUPS Z1, K1, (DX)
-	ADDQ    SI, DX
-	VMULPS  Z3, Z2, Z2
-	VMOVUPS Z2, K1, (DX)
-	ADDQ    SI, DX
-	MOVQ    DX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul4x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul4x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-
-loop:
-	PREFETCHT1   (DI)(R9*1)
-	VMOVUPS      (DI), Z4
-	VBROADCASTSS (BX), Z5
-	VFMADD231PS  Z5, Z4, Z0
-	VBROADCASTSS (BX)(AX*1), Z5
-	VFMADD231PS  Z5, Z4, Z1
-	VBROADCASTSS (BX)(AX*2), Z5
-	VFMADD231PS  Z5, Z4, Z2
-	VBROADCASTSS (BX)(DX*1), Z5
-	VFMADD231PS  Z5, Z4, Z3
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
-	JNZ          near
-	MOVQ         last+80(FP), SI
-	MOVQ         $0x0000ffff, DI
-	MOVQ         $0x00000010, R8
-	SUBQ         SI, R8
-	SHRXQ        R8, DI, DI
-	KMOVW        DI, K1
-	VBROADCASTSS alpha+88(FP), Z4
-	VBROADCASTSS beta+92(FP), Z5
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMOVUPS.Z    (SI), K1, Z6
-	VMULPS       Z4, Z0, Z0
-	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      Z0, K1, (SI)
-	ADDQ         DI, SI
-	VMOVUPS.Z    (SI), K1, Z6
-	VMULPS       Z4, Z1, Z1
-	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      Z1, K1, (SI)
-	ADDQ         DI, SI
-	VMOVUPS.Z    (SI), K1, Z6
-	VMULPS       Z4, Z2, Z2
-	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      Z2, K1, (SI)
-	ADDQ         DI, SI
-	VMOVUPS.Z    (SI), K1, Z6
-	VMULPS       Z4, Z3, Z3
-	VFMADD231PS  Z6, Z5, Z3
-	VMOVUPS      Z3, K1, (SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), DI
-	MOVQ    (SP), SI
-	VMULPS  Z4, Z0, Z0
-	VMOVUPS Z0, K1, (SI)
-	ADDQ    DI, SI
-	VMULPS  Z4, Z1, Z1
-	VMOVUPS Z1, K1, (SI)
-	ADDQ    DI, SI
-	VMULPS  Z4, Z2, Z2
-	VMOVUPS Z2, K1, (SI)
-	ADDQ    DI, SI
-	VMULPS  Z4, Z3, Z3
-	VMOVUPS Z3, K1, (SI)
-	ADDQ    DI, SI
-	MOVQ    SI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul5x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul5x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	ADDQ       R13, R12
-
-loop:
-	PREFETCHT1   (DI)(R9*1)
-	VMOVUPS      (DI), Z5
-	VBROADCASTSS (BX), Z6
-	VFMADD231PS  Z6, Z5, Z0
-	VBROADCASTSS (BX)(AX*1), Z6
-	VFMADD231PS  Z6, Z5, Z1
-	VBROADCASTSS (BX)(AX*2), Z6
-	VFMADD231PS  Z6, Z5, Z2
-	VBROADCASTSS (BX)(DX*1), Z6
-	VFMADD231PS  Z6, Z5, Z3
-	VBROADCASTSS (BX)(AX*4), Z6
-	VFMADD231PS  Z6, Z5, Z4
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
-	JNZ          near
-	MOVQ         last+80(FP), SI
-	MOVQ         $0x0000ffff, DI
-	MOVQ         $0x00000010, R8
-	SUBQ         SI, R8
-	SHRXQ        R8, DI, DI
-	KMOVW        DI, K1
-	VBROADCASTSS alpha+88(FP), Z5
-	VBROADCASTSS beta+92(FP), Z6
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMOVUPS.Z    (SI), K1, Z7
-	VMULPS       Z5, Z0, Z0
-	VFMADD231PS  Z7, Z6, Z0
-	VMOVUPS      Z0, K1, (SI)
-	ADDQ         DI, SI
-	VMOVUPS.Z    (SI), K1, Z7
-	VMULPS       Z5, Z1, Z1
-	VFMADD231PS  Z7, Z6, Z1
-	VMOVUPS      Z1, K1, (SI)
-	ADDQ         DI, SI
-	VMOVUPS.Z    (SI), K1, Z7
-	VMULPS       Z5, Z2, Z2
-	VFMADD231PS  Z7, Z6, Z2
-	VMOVUPS      Z2, K1, (SI)
-	ADDQ         DI, SI
-	VMOVUPS.Z    (SI), K1, Z7
-	VMULPS       Z5, Z3, Z3
-	VFMADD231PS  Z7, Z6, Z3
-	VMOVUPS      Z3, K1, (SI)
-	ADDQ         DI, SI
-	VMOVUPS.Z    (SI), K1, Z7
-	VMULPS       Z5, Z4, Z4
-	VFMADD231PS  Z7, Z6, Z4
-	VMOVUPS      Z4, K1, (SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), DI
-	MOVQ    (SP), SI
-	VMULPS  Z5, Z0, Z0
-	VMOVUPS Z0, K1, (SI)
-	ADDQ    DI, SI
-	VMULPS  Z5, Z1, Z1
-	VMOVUPS Z1, K1, (SI)
-	ADDQ    DI, SI
-	VMULPS  Z5, Z2, Z2
-	VMOVUPS Z2, K1, (SI)
-	ADDQ    DI, SI
-	VMULPS  Z5, Z3, Z3
-	VMOVUPS Z3, K1, (SI)
-	ADDQ    DI, SI
-	VMULPS  Z5, Z4, Z4
-	VMOVUPS Z4, K1, (SI)
-	ADDQ    DI, SI
-	MOVQ    SI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul6x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul6x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	VMOVUPS      (R8), Z6
-	VBROADCASTSS (BX), Z7
-	VFMADD231PS  Z7, Z6, Z0
-	VBROADCASTSS (BX)(AX*1), Z7
-	VFMADD231PS  Z7, Z6, Z1
-	VBROADCASTSS (BX)(AX*2), Z7
-	VFMADD231PS  Z7, Z6, Z2
-	VBROADCASTSS (BX)(DX*1), Z7
-	VFMADD231PS  Z7, Z6, Z3
-	VBROADCASTSS (BX)(AX*4), Z7
-	VFMADD231PS  Z7, Z6, Z4
-	VBROADCASTSS (SI), Z7
-	VFMADD231PS  Z7, Z6, Z5
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z6
-	VBROADCASTSS beta+92(FP), Z7
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS.Z    (DI), K1, Z8
-	VMULPS       Z6, Z0, Z0
-	VFMADD231PS  Z8, Z7, Z0
-	VMOVUPS      Z0, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z8
-	VMULPS       Z6, Z1, Z1
-	VFMADD231PS  Z8, Z7, Z1
-	VMOVUPS      Z1, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z8
-	VMULPS       Z6, Z2, Z2
-	VFMADD231PS  Z8, Z7, Z2
-	VMOVUPS      Z2, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z8
-	VMULPS       Z6, Z3, Z3
-	VFMADD231PS  Z8, Z7, Z3
-	VMOVUPS      Z3, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z8
-	VMULPS       Z6, Z4, Z4
-	VFMADD231PS  Z8, Z7, Z4
-	VMOVUPS      Z4, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z8
-	VMULPS       Z6, Z5, Z5
-	VFMADD231PS  Z8, Z7, Z5
-	VMOVUPS      Z5, K1, (DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z6, Z0, Z0
-	VMOVUPS Z0, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z6, Z1, Z1
-	VMOVUPS Z1, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z6, Z2, Z2
-	VMOVUPS Z2, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z6, Z3, Z3
-	VMOVUPS Z3, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z6, Z4, Z4
-	VMOVUPS Z4, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z6, Z5, Z5
-	VMOVUPS Z5, K1, (DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul7x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul7x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	VMOVUPS      (R8), Z7
-	VBROADCASTSS (BX), Z8
-	VFMADD231PS  Z8, Z7, Z0
-	VBROADCASTSS (BX)(AX*1), Z8
-	VFMADD231PS  Z8, Z7, Z1
-	VBROADCASTSS (BX)(AX*2), Z8
-	VFMADD231PS  Z8, Z7, Z2
-	VBROADCASTSS (BX)(DX*1), Z8
-	VFMADD231PS  Z8, Z7, Z3
-	VBROADCASTSS (BX)(AX*4), Z8
-	VFMADD231PS  Z8, Z7, Z4
-	VBROADCASTSS (SI), Z8
-	VFMADD231PS  Z8, Z7, Z5
-	VBROADCASTSS (SI)(AX*1), Z8
-	VFMADD231PS  Z8, Z7, Z6
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z7
-	VBROADCASTSS beta+92(FP), Z8
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS.Z    (DI), K1, Z9
-	VMULPS       Z7, Z0, Z0
-	VFMADD231PS  Z9, Z8, Z0
-	VMOVUPS      Z0, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z9
-	VMULPS       Z7, Z1, Z1
-	VFMADD231PS  Z9, Z8, Z1
-	VMOVUPS      Z1, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z9
-	VMULPS       Z7, Z2, Z2
-	VFMADD231PS  Z9, Z8, Z2
-	VMOVUPS      Z2, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z9
-	VMULPS       Z7, Z3, Z3
-	VFMADD231PS  Z9, Z8, Z3
-	VMOVUPS      Z3, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z9
-	VMULPS       Z7, Z4, Z4
-	VFMADD231PS  Z9, Z8, Z4
-	VMOVUPS      Z4, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z9
-	VMULPS       Z7, Z5, Z5
-	VFMADD231PS  Z9, Z8, Z5
-	VMOVUPS      Z5, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z9
-	VMULPS       Z7, Z6, Z6
-	VFMADD231PS  Z9, Z8, Z6
-	VMOVUPS      Z6, K1, (DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z7, Z0, Z0
-	VMOVUPS Z0, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z7, Z1, Z1
-	VMOVUPS Z1, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z7, Z2, Z2
-	VMOVUPS Z2, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z7, Z3, Z3
-	VMOVUPS Z3, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z7, Z4, Z4
-	VMOVUPS Z4, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z7, Z5, Z5
-	VMOVUPS Z5, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z7, Z6, Z6
-	VMOVUPS Z6, K1, (DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul8x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul8x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	VMOVUPS      (R8), Z8
-	VBROADCASTSS (BX), Z9
-	VFMADD231PS  Z9, Z8, Z0
-	VBROADCASTSS (BX)(AX*1), Z9
-	VFMADD231PS  Z9, Z8, Z1
-	VBROADCASTSS (BX)(AX*2), Z9
-	VFMADD231PS  Z9, Z8, Z2
-	VBROADCASTSS (BX)(DX*1), Z9
-	VFMADD231PS  Z9, Z8, Z3
-	VBROADCASTSS (BX)(AX*4), Z9
-	VFMADD231PS  Z9, Z8, Z4
-	VBROADCASTSS (SI), Z9
-	VFMADD231PS  Z9, Z8, Z5
-	VBROADCASTSS (SI)(AX*1), Z9
-	VFMADD231PS  Z9, Z8, Z6
-	VBROADCASTSS (SI)(AX*2), Z9
-	VFMADD231PS  Z9, Z8, Z7
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z8
-	VBROADCASTSS beta+92(FP), Z9
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z0, Z0
-	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      Z0, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z1, Z1
-	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      Z1, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z2, Z2
-	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      Z2, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z3, Z3
-	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      Z3, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z4, Z4
-	VFMADD231PS  Z10, Z9, Z4
-	VMOVUPS      Z4, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z5, Z5
-	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      Z5, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z6, Z6
-	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      Z6, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z10
-	VMULPS       Z8, Z7, Z7
-	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      Z7, K1, (DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z8, Z0, Z0
-	VMOVUPS Z0, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z8, Z1, Z1
-	VMOVUPS Z1, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z8, Z2, Z2
-	VMOVUPS Z2, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z8, Z3, Z3
-	VMOVUPS Z3, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z8, Z4, Z4
-	VMOVUPS Z4, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z8, Z5, Z5
-	VMOVUPS Z5, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z8, Z6, Z6
-	VMOVUPS Z6, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z8, Z7, Z7
-	VMOVUPS Z7, K1, (DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul9x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul9x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	VMOVUPS      (R8), Z9
-	VBROADCASTSS (BX), Z10
-	VFMADD231PS  Z10, Z9, Z0
-	VBROADCASTSS (BX)(AX*1), Z10
-	VFMADD231PS  Z10, Z9, Z1
-	VBROADCASTSS (BX)(AX*2), Z10
-	VFMADD231PS  Z10, Z9, Z2
-	VBROADCASTSS (BX)(DX*1), Z10
-	VFMADD231PS  Z10, Z9, Z3
-	VBROADCASTSS (BX)(AX*4), Z10
-	VFMADD231PS  Z10, Z9, Z4
-	VBROADCASTSS (SI), Z10
-	VFMADD231PS  Z10, Z9, Z5
-	VBROADCASTSS (SI)(AX*1), Z10
-	VFMADD231PS  Z10, Z9, Z6
-	VBROADCASTSS (SI)(AX*2), Z10
-	VFMADD231PS  Z10, Z9, Z7
-	VBROADCASTSS (SI)(DX*1), Z10
-	VFMADD231PS  Z10, Z9, Z8
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z9
-	VBROADCASTSS beta+92(FP), Z10
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z0, Z0
-	VFMADD231PS  Z11, Z10, Z0
-	VMOVUPS      Z0, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z1, Z1
-	VFMADD231PS  Z11, Z10, Z1
-	VMOVUPS      Z1, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z2, Z2
-	VFMADD231PS  Z11, Z10, Z2
-	VMOVUPS      Z2, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z3, Z3
-	VFMADD231PS  Z11, Z10, Z3
-	VMOVUPS      Z3, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z4, Z4
-	VFMADD231PS  Z11, Z10, Z4
-	VMOVUPS      Z4, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z5, Z5
-	VFMADD231PS  Z11, Z10, Z5
-	VMOVUPS      Z5, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z6, Z6
-	VFMADD231PS  Z11, Z10, Z6
-	VMOVUPS      Z6, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z7, Z7
-	VFMADD231PS  Z11, Z10, Z7
-	VMOVUPS      Z7, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z11
-	VMULPS       Z9, Z8, Z8
-	VFMADD231PS  Z11, Z10, Z8
-	VMOVUPS      Z8, K1, (DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z9, Z0, Z0
-	VMOVUPS Z0, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z1, Z1
-	VMOVUPS Z1, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z2, Z2
-	VMOVUPS Z2, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z3, Z3
-	VMOVUPS Z3, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z4, Z4
-	VMOVUPS Z4, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z5, Z5
-	VMOVUPS Z5, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z6, Z6
-	VMOVUPS Z6, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z7, Z7
-	VMOVUPS Z7, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z9, Z8, Z8
-	VMOVUPS Z8, K1, (DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul10x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul10x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	VMOVUPS      (R8), Z10
-	VBROADCASTSS (BX), Z11
-	VFMADD231PS  Z11, Z10, Z0
-	VBROADCASTSS (BX)(AX*1), Z11
-	VFMADD231PS  Z11, Z10, Z1
-	VBROADCASTSS (BX)(AX*2), Z11
-	VFMADD231PS  Z11, Z10, Z2
-	VBROADCASTSS (BX)(DX*1), Z11
-	VFMADD231PS  Z11, Z10, Z3
-	VBROADCASTSS (BX)(AX*4), Z11
-	VFMADD231PS  Z11, Z10, Z4
-	VBROADCASTSS (SI), Z11
-	VFMADD231PS  Z11, Z10, Z5
-	VBROADCASTSS (SI)(AX*1), Z11
-	VFMADD231PS  Z11, Z10, Z6
-	VBROADCASTSS (SI)(AX*2), Z11
-	VFMADD231PS  Z11, Z10, Z7
-	VBROADCASTSS (SI)(DX*1), Z11
-	VFMADD231PS  Z11, Z10, Z8
-	VBROADCASTSS (SI)(AX*4), Z11
-	VFMADD231PS  Z11, Z10, Z9
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z10
-	VBROADCASTSS beta+92(FP), Z11
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z0, Z0
-	VFMADD231PS  Z12, Z11, Z0
-	VMOVUPS      Z0, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z1, Z1
-	VFMADD231PS  Z12, Z11, Z1
-	VMOVUPS      Z1, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z2, Z2
-	VFMADD231PS  Z12, Z11, Z2
-	VMOVUPS      Z2, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z3, Z3
-	VFMADD231PS  Z12, Z11, Z3
-	VMOVUPS      Z3, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z4, Z4
-	VFMADD231PS  Z12, Z11, Z4
-	VMOVUPS      Z4, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z5, Z5
-	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      Z5, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z6, Z6
-	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      Z6, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z7, Z7
-	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      Z7, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z8, Z8
-	VFMADD231PS  Z12, Z11, Z8
-	VMOVUPS      Z8, K1, (DI)
-	ADDQ         R8, DI
-	VMOVUPS.Z    (DI), K1, Z12
-	VMULPS       Z10, Z9, Z9
-	VFMADD231PS  Z12, Z11, Z9
-	VMOVUPS      Z9, K1, (DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z10, Z0, Z0
-	VMOVUPS Z0, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z1, Z1
-	VMOVUPS Z1, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z2, Z2
-	VMOVUPS Z2, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z3, Z3
-	VMOVUPS Z3, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z4, Z4
-	VMOVUPS Z4, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z5, Z5
-	VMOVUPS Z5, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z6, Z6
-	VMOVUPS Z6, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z7, Z7
-	VMOVUPS Z7, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z8, Z8
-	VMOVUPS Z8, K1, (DI)
-	ADDQ    R8, DI
-	VMULPS  Z10, Z9, Z9
-	VMOVUPS Z9, K1, (DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul11x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul11x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
+	MOVQ rowA+64(FP), AX
 	LEAQ (AX)(AX*2), DX
 	LEAQ (BX)(AX*4), SI
 	ADDQ AX, SI
@@ -4197,4818 +1520,1568 @@ TEXT ·mul11x1AVX512(SB), NOSPLIT, $8-96
 	ADDQ AX, DI
 
 tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x06, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
+	VPXORD Z2, Z2, Z2
+	VPXORD Z17, Z17, Z17
+	CMPQ   rows+32(FP), $0x01
+	JLE    zeroed
+	VPXORD Z3, Z3, Z3
+	VPXORD Z18, Z18, Z18
+	CMPQ   rows+32(FP), $0x02
+	JLE    zeroed
+	VPXORD Z4, Z4, Z4
+	VPXORD Z19, Z19, Z19
+	VPXORD Z5, Z5, Z5
+	VPXORD Z20, Z20, Z20
+	CMPQ   rows+32(FP), $0x04
+	JLE    zeroed
+	VPXORD Z6, Z6, Z6
+	VPXORD Z21, Z21, Z21
+	VPXORD Z7, Z7, Z7
+	VPXORD Z22, Z22, Z22
+	VPXORD Z8, Z8, Z8
+	VPXORD Z23, Z23, Z23
+	VPXORD Z9, Z9, Z9
+	VPXORD Z24, Z24, Z24
+	CMPQ   rows+32(FP), $0x08
+	JLE    zeroed
+	VPXORD Z10, Z10, Z10
+	VPXORD Z25, Z25, Z25
+	VPXORD Z11, Z11, Z11
+	VPXORD Z26, Z26, Z26
+	VPXORD Z12, Z12, Z12
+	VPXORD Z27, Z27, Z27
+	VPXORD Z13, Z13, Z13
+	VPXORD Z28, Z28, Z28
+	VPXORD Z14, Z14, Z14
+	VPXORD Z29, Z29, Z29
+	VPXORD Z15, Z15, Z15
+	VPXORD Z30, Z30, Z30
 
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
+zeroed:
+	MOVQ b+8(FP), R8
+	XORQ R10, R10
+	MOVQ depth+56(FP), R9
+	CMPQ R9, $0x60
+	JLE  near
+	MOVQ before+40(FP), R11
+	MOVQ rowC+96(FP), R12
+	MOVQ rows+32(FP), R13
+	MOVQ (SP), R10
 
-loop:
-	PREFETCHT1   (R9)(R11*1)
-	VMOVUPS      (R9), Z11
-	VBROADCASTSS (BX), Z12
-	VFMADD231PS  Z12, Z11, Z0
-	VBROADCASTSS (BX)(AX*1), Z12
-	VFMADD231PS  Z12, Z11, Z1
-	VBROADCASTSS (BX)(AX*2), Z12
-	VFMADD231PS  Z12, Z11, Z2
-	VBROADCASTSS (BX)(DX*1), Z12
-	VFMADD231PS  Z12, Z11, Z3
-	VBROADCASTSS (BX)(AX*4), Z12
-	VFMADD231PS  Z12, Z11, Z4
-	VBROADCASTSS (SI), Z12
-	VFMADD231PS  Z12, Z11, Z5
-	VBROADCASTSS (SI)(AX*1), Z12
-	VFMADD231PS  Z12, Z11, Z6
-	VBROADCASTSS (SI)(AX*2), Z12
-	VFMADD231PS  Z12, Z11, Z7
-	VBROADCASTSS (SI)(DX*1), Z12
-	VFMADD231PS  Z12, Z11, Z8
-	VBROADCASTSS (SI)(AX*4), Z12
-	VFMADD231PS  Z12, Z11, Z9
-	VBROADCASTSS (DI), Z12
-	VFMADD231PS  Z12, Z11, Z10
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z11
-	VBROADCASTSS beta+92(FP), Z12
-	MOVL         beta+92(FP), R8
-	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
-	MOVQ         (SP), R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z0, Z0
-	VFMADD231PS  Z13, Z12, Z0
-	VMOVUPS      Z0, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z1, Z1
-	VFMADD231PS  Z13, Z12, Z1
-	VMOVUPS      Z1, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z2, Z2
-	VFMADD231PS  Z13, Z12, Z2
-	VMOVUPS      Z2, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z3, Z3
-	VFMADD231PS  Z13, Z12, Z3
-	VMOVUPS      Z3, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z4, Z4
-	VFMADD231PS  Z13, Z12, Z4
-	VMOVUPS      Z4, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z5, Z5
-	VFMADD231PS  Z13, Z12, Z5
-	VMOVUPS      Z5, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z6, Z6
-	VFMADD231PS  Z13, Z12, Z6
-	VMOVUPS      Z6, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z7, Z7
-	VFMADD231PS  Z13, Z12, Z7
-	VMOVUPS      Z7, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z8, Z8
-	VFMADD231PS  Z13, Z12, Z8
-	VMOVUPS      Z8, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z9, Z9
-	VFMADD231PS  Z13, Z12, Z9
-	VMOVUPS      Z9, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z13
-	VMULPS       Z11, Z10, Z10
-	VFMADD231PS  Z13, Z12, Z10
-	VMOVUPS      Z10, K1, (R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R9
-	MOVQ    (SP), R8
-	VMULPS  Z11, Z0, Z0
-	VMOVUPS Z0, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z1, Z1
-	VMOVUPS Z1, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z2, Z2
-	VMOVUPS Z2, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z3, Z3
-	VMOVUPS Z3, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z4, Z4
-	VMOVUPS Z4, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z5, Z5
-	VMOVUPS Z5, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z6, Z6
-	VMOVUPS Z6, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z7, Z7
-	VMOVUPS Z7, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z8, Z8
-	VMOVUPS Z8, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z9, Z9
-	VMOVUPS Z9, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z11, Z10, Z10
-	VMOVUPS Z10, K1, (R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
-	SUBQ  R8, R9
-	ADDQ  R9, BX
-	ADDQ  R9, SI
-	ADDQ  R9, DI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul12x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul12x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-	LEAQ (SI)(AX*4), DI
-	ADDQ AX, DI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x03, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-
-loop:
-	PREFETCHT0   (R9)(R11*1)
-	VMOVUPS      (R9), Z12
-	VBROADCASTSS (BX), Z13
-	VFMADD231PS  Z13, Z12, Z0
-	VBROADCASTSS (BX)(AX*1), Z13
-	VFMADD231PS  Z13, Z12, Z1
-	VBROADCASTSS (BX)(AX*2), Z13
-	VFMADD231PS  Z13, Z12, Z2
-	VBROADCASTSS (BX)(DX*1), Z13
-	VFMADD231PS  Z13, Z12, Z3
-	VBROADCASTSS (BX)(AX*4), Z13
-	VFMADD231PS  Z13, Z12, Z4
-	VBROADCASTSS (SI), Z13
-	VFMADD231PS  Z13, Z12, Z5
-	VBROADCASTSS (SI)(AX*1), Z13
-	VFMADD231PS  Z13, Z12, Z6
-	VBROADCASTSS (SI)(AX*2), Z13
-	VFMADD231PS  Z13, Z12, Z7
-	VBROADCASTSS (SI)(DX*1), Z13
-	VFMADD231PS  Z13, Z12, Z8
-	VBROADCASTSS (SI)(AX*4), Z13
-	VFMADD231PS  Z13, Z12, Z9
-	VBROADCASTSS (DI), Z13
-	VFMADD231PS  Z13, Z12, Z10
-	VBROADCASTSS (DI)(AX*1), Z13
-	VFMADD231PS  Z13, Z12, Z11
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z12
-	VBROADCASTSS beta+92(FP), Z13
-	MOVL         beta+92(FP), R8
-	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
-	MOVQ         (SP), R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z0, Z0
-	VFMADD231PS  Z14, Z13, Z0
-	VMOVUPS      Z0, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z1, Z1
-	VFMADD231PS  Z14, Z13, Z1
-	VMOVUPS      Z1, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z2, Z2
-	VFMADD231PS  Z14, Z13, Z2
-	VMOVUPS      Z2, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z3, Z3
-	VFMADD231PS  Z14, Z13, Z3
-	VMOVUPS      Z3, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z4, Z4
-	VFMADD231PS  Z14, Z13, Z4
-	VMOVUPS      Z4, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z5, Z5
-	VFMADD231PS  Z14, Z13, Z5
-	VMOVUPS      Z5, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z6, Z6
-	VFMADD231PS  Z14, Z13, Z6
-	VMOVUPS      Z6, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z7, Z7
-	VFMADD231PS  Z14, Z13, Z7
-	VMOVUPS      Z7, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z8, Z8
-	VFMADD231PS  Z14, Z13, Z8
-	VMOVUPS      Z8, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z9, Z9
-	VFMADD231PS  Z14, Z13, Z9
-	VMOVUPS      Z9, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z10, Z10
-	VFMADD231PS  Z14, Z13, Z10
-	VMOVUPS      Z10, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z14
-	VMULPS       Z12, Z11, Z11
-	VFMADD231PS  Z14, Z13, Z11
-	VMOVUPS      Z11, K1, (R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R9
-	MOVQ    (SP), R8
-	VMULPS  Z12, Z0, Z0
-	VMOVUPS Z0, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z1, Z1
-	VMOVUPS Z1, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z2, Z2
-	VMOVUPS Z2, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z3, Z3
-	VMOVUPS Z3, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z4, Z4
-	VMOVUPS Z4, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z5, Z5
-	VMOVUPS Z5, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z6, Z6
-	VMOVUPS Z6, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z7, Z7
-	VMOVUPS Z7, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z8, Z8
-	VMOVUPS Z8, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z9, Z9
-	VMOVUPS Z9, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z10, Z10
-	VMOVUPS Z10, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z12, Z11, Z11
-	VMOVUPS Z11, K1, (R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
-	SUBQ  R8, R9
-	ADDQ  R9, BX
-	ADDQ  R9, SI
-	ADDQ  R9, DI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul13x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul13x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-	LEAQ (SI)(AX*4), DI
-	ADDQ AX, DI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x03, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-
-loop:
-	PREFETCHT0   (R9)(R11*1)
-	VMOVUPS      (R9), Z13
-	VBROADCASTSS (BX), Z14
-	VFMADD231PS  Z14, Z13, Z0
-	VBROADCASTSS (BX)(AX*1), Z14
-	VFMADD231PS  Z14, Z13, Z1
-	VBROADCASTSS (BX)(AX*2), Z14
-	VFMADD231PS  Z14, Z13, Z2
-	VBROADCASTSS (BX)(DX*1), Z14
-	VFMADD231PS  Z14, Z13, Z3
-	VBROADCASTSS (BX)(AX*4), Z14
-	VFMADD231PS  Z14, Z13, Z4
-	VBROADCASTSS (SI), Z14
-	VFMADD231PS  Z14, Z13, Z5
-	VBROADCASTSS (SI)(AX*1), Z14
-	VFMADD231PS  Z14, Z13, Z6
-	VBROADCASTSS (SI)(AX*2), Z14
-	VFMADD231PS  Z14, Z13, Z7
-	VBROADCASTSS (SI)(DX*1), Z14
-	VFMADD231PS  Z14, Z13, Z8
-	VBROADCASTSS (SI)(AX*4), Z14
-	VFMADD231PS  Z14, Z13, Z9
-	VBROADCASTSS (DI), Z14
-	VFMADD231PS  Z14, Z13, Z10
-	VBROADCASTSS (DI)(AX*1), Z14
-	VFMADD231PS  Z14, Z13, Z11
-	VBROADCASTSS (DI)(AX*2), Z14
-	VFMADD231PS  Z14, Z13, Z12
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z13
-	VBROADCASTSS beta+92(FP), Z14
-	MOVL         beta+92(FP), R8
-	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
-	MOVQ         (SP), R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z0, Z0
-	VFMADD231PS  Z15, Z14, Z0
-	VMOVUPS      Z0, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z1, Z1
-	VFMADD231PS  Z15, Z14, Z1
-	VMOVUPS      Z1, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z2, Z2
-	VFMADD231PS  Z15, Z14, Z2
-	VMOVUPS      Z2, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z3, Z3
-	VFMADD231PS  Z15, Z14, Z3
-	VMOVUPS      Z3, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z4, Z4
-	VFMADD231PS  Z15, Z14, Z4
-	VMOVUPS      Z4, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z5, Z5
-	VFMADD231PS  Z15, Z14, Z5
-	VMOVUPS      Z5, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z6, Z6
-	VFMADD231PS  Z15, Z14, Z6
-	VMOVUPS      Z6, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z7, Z7
-	VFMADD231PS  Z15, Z14, Z7
-	VMOVUPS      Z7, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z8, Z8
-	VFMADD231PS  Z15, Z14, Z8
-	VMOVUPS      Z8, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z9, Z9
-	VFMADD231PS  Z15, Z14, Z9
-	VMOVUPS      Z9, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z10, Z10
-	VFMADD231PS  Z15, Z14, Z10
-	VMOVUPS      Z10, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z11, Z11
-	VFMADD231PS  Z15, Z14, Z11
-	VMOVUPS      Z11, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z15
-	VMULPS       Z13, Z12, Z12
-	VFMADD231PS  Z15, Z14, Z12
-	VMOVUPS      Z12, K1, (R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R9
-	MOVQ    (SP), R8
-	VMULPS  Z13, Z0, Z0
-	VMOVUPS Z0, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z1, Z1
-	VMOVUPS Z1, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z2, Z2
-	VMOVUPS Z2, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z3, Z3
-	VMOVUPS Z3, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z4, Z4
-	VMOVUPS Z4, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z5, Z5
-	VMOVUPS Z5, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z6, Z6
-	VMOVUPS Z6, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z7, Z7
-	VMOVUPS Z7, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z8, Z8
-	VMOVUPS Z8, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z9, Z9
-	VMOVUPS Z9, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z10, Z10
-	VMOVUPS Z10, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z11, Z11
-	VMOVUPS Z11, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z13, Z12, Z12
-	VMOVUPS Z12, K1, (R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
-	SUBQ  R8, R9
-	ADDQ  R9, BX
-	ADDQ  R9, SI
-	ADDQ  R9, DI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul14x1AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul14x1AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-	LEAQ (SI)(AX*4), DI
-	ADDQ AX, DI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x03, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	ADDQ       R15, R14
-
-loop:
-	PREFETCHT0   (R9)(R11*1)
-	VMOVUPS      (R9), Z14
-	VBROADCASTSS (BX), Z15
-	VFMADD231PS  Z15, Z14, Z0
-	VBROADCASTSS (BX)(AX*1), Z15
-	VFMADD231PS  Z15, Z14, Z1
-	VBROADCASTSS (BX)(AX*2), Z15
-	VFMADD231PS  Z15, Z14, Z2
-	VBROADCASTSS (BX)(DX*1), Z15
-	VFMADD231PS  Z15, Z14, Z3
-	VBROADCASTSS (BX)(AX*4), Z15
-	VFMADD231PS  Z15, Z14, Z4
-	VBROADCASTSS (SI), Z15
-	VFMADD231PS  Z15, Z14, Z5
-	VBROADCASTSS (SI)(AX*1), Z15
-	VFMADD231PS  Z15, Z14, Z6
-	VBROADCASTSS (SI)(AX*2), Z15
-	VFMADD231PS  Z15, Z14, Z7
-	VBROADCASTSS (SI)(DX*1), Z15
-	VFMADD231PS  Z15, Z14, Z8
-	VBROADCASTSS (SI)(AX*4), Z15
-	VFMADD231PS  Z15, Z14, Z9
-	VBROADCASTSS (DI), Z15
-	VFMADD231PS  Z15, Z14, Z10
-	VBROADCASTSS (DI)(AX*1), Z15
-	VFMADD231PS  Z15, Z14, Z11
-	VBROADCASTSS (DI)(AX*2), Z15
-	VFMADD231PS  Z15, Z14, Z12
-	VBROADCASTSS (DI)(DX*1), Z15
-	VFMADD231PS  Z15, Z14, Z13
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z14
-	VBROADCASTSS beta+92(FP), Z15
-	MOVL         beta+92(FP), R8
-	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
-	MOVQ         (SP), R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z0, Z0
-	VFMADD231PS  Z16, Z15, Z0
-	VMOVUPS      Z0, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z1, Z1
-	VFMADD231PS  Z16, Z15, Z1
-	VMOVUPS      Z1, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z2, Z2
-	VFMADD231PS  Z16, Z15, Z2
-	VMOVUPS      Z2, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z3, Z3
-	VFMADD231PS  Z16, Z15, Z3
-	VMOVUPS      Z3, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z4, Z4
-	VFMADD231PS  Z16, Z15, Z4
-	VMOVUPS      Z4, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z5, Z5
-	VFMADD231PS  Z16, Z15, Z5
-	VMOVUPS      Z5, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z6, Z6
-	VFMADD231PS  Z16, Z15, Z6
-	VMOVUPS      Z6, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z7, Z7
-	VFMADD231PS  Z16, Z15, Z7
-	VMOVUPS      Z7, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z8, Z8
-	VFMADD231PS  Z16, Z15, Z8
-	VMOVUPS      Z8, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z9, Z9
-	VFMADD231PS  Z16, Z15, Z9
-	VMOVUPS      Z9, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z10, Z10
-	VFMADD231PS  Z16, Z15, Z10
-	VMOVUPS      Z10, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z11, Z11
-	VFMADD231PS  Z16, Z15, Z11
-	VMOVUPS      Z11, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z12, Z12
-	VFMADD231PS  Z16, Z15, Z12
-	VMOVUPS      Z12, K1, (R8)
-	ADDQ         R9, R8
-	VMOVUPS.Z    (R8), K1, Z16
-	VMULPS       Z14, Z13, Z13
-	VFMADD231PS  Z16, Z15, Z13
-	VMOVUPS      Z13, K1, (R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R9
-	MOVQ    (SP), R8
-	VMULPS  Z14, Z0, Z0
-	VMOVUPS Z0, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z1, Z1
-	VMOVUPS Z1, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z2, Z2
-	VMOVUPS Z2, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z3, Z3
-	VMOVUPS Z3, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z4, Z4
-	VMOVUPS Z4, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z5, Z5
-	VMOVUPS Z5, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z6, Z6
-	VMOVUPS Z6, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z7, Z7
-	VMOVUPS Z7, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z8, Z8
-	VMOVUPS Z8, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z9, Z9
-	VMOVUPS Z9, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z10, Z10
-	VMOVUPS Z10, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z11, Z11
-	VMOVUPS Z11, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z12, Z12
-	VMOVUPS Z12, K1, (R8)
-	ADDQ    R9, R8
-	VMULPS  Z14, Z13, Z13
-	VMOVUPS Z13, K1, (R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
-	SUBQ  R8, R9
-	ADDQ  R9, BX
-	ADDQ  R9, SI
-	ADDQ  R9, DI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul1x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul1x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), DX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), AX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	MOVQ       colA+48(FP), AX
-	MOVQ       b+8(FP), BX
-	MOVQ       rowB+64(FP), SI
-	MOVQ       SI, DI
-	SHLQ       $0x06, DI
-	XORQ       R9, R9
-	MOVQ       depth+32(FP), R8
-	CMPQ       R8, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R10
-	MOVQ       (SP), R9
-	PREFETCHT1 (R9)
-	PREFETCHT1 64(R9)
-	ADDQ       R10, R9
-	SUBQ       $0x20, R8
-	MOVQ       $0x00000020, R9
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT0 (R10)
-	PREFETCHT0 64(R10)
-	ADDQ       R11, R10
-
-loop:
-	PREFETCHT1   (BX)(DI*1)
-	PREFETCHT1   64(BX)(DI*1)
-	VMOVUPS      (BX), Z2
-	VMOVUPS      64(BX), Z3
-	VBROADCASTSS (DX), Z4
-	VFMADD231PS  Z4, Z2, Z0
-	VFMADD231PS  Z4, Z3, Z1
-	ADDQ         AX, DX
-	ADDQ         SI, BX
-	DECQ         R8
-	JNZ          loop
-	XCHGQ        R9, R8
-	TESTQ        R8, R8
-	JNZ          near
-	MOVQ         last+80(FP), AX
-	MOVQ         $0x0000ffff, BX
-	MOVQ         $0x00000010, SI
-	SUBQ         AX, SI
-	SHRXQ        SI, BX, BX
-	KMOVW        BX, K1
-	VBROADCASTSS alpha+88(FP), Z2
-	VBROADCASTSS beta+92(FP), Z3
-	MOVL         beta+92(FP), AX
-	SHLL         $0x01, AX
-	JZ           store
-	MOVQ         rowC+72(FP), BX
-	MOVQ         (SP), AX
-	VMOVUPS      (AX), Z4
-	VMULPS       Z2, Z0, Z0
-	VFMADD231PS  Z4, Z3, Z0
-	VMOVUPS      Z0, (AX)
-	VMOVUPS.Z    64(AX), K1, Z4
-	VMULPS       Z2, Z1, Z1
-	VFMADD231PS  Z4, Z3, Z1
-	VMOVUPS      Z1, K1, 64(AX)
-	ADDQ         BX, AX
-	MOVQ         AX, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), BX
-	MOVQ    (SP), AX
-	VMULPS  Z2, Z0, Z0
-	VMOVUPS Z0, (AX)
-	VMULPS  Z2, Z1, Z1
-	VMOVUPS Z1, K1, 64(AX)
-	ADDQ    BX, AX
-	MOVQ    AX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), AX
-	IMULQ colA+48(FP), AX
-	MOVQ  nextA+56(FP), BX
-	SUBQ  AX, BX
-	ADDQ  BX, DX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul2x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul2x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
+early:
 	PREFETCHT1 (R10)
-	PREFETCHT1 64(R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	PREFETCHT1 64(R10)
-	ADDQ       R11, R10
+	PREFETCHT1 (R10)(R11*1)
+	ADDQ       R12, R10
+	DECQ       R13
+	JNZ        early
 	SUBQ       $0x20, R9
 	MOVQ       $0x00000020, R10
 	JMP        loop
 
 near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
+	MOVQ before+40(FP), R12
+	MOVQ rowC+96(FP), R13
+	MOVQ rows+32(FP), R14
+	MOVQ (SP), R11
+
+late:
 	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
+	PREFETCHT0 (R11)(R12*1)
+	ADDQ       R13, R11
+	DECQ       R14
+	JNZ        late
 
 loop:
-	PREFETCHT1   (SI)(R8*1)
-	PREFETCHT1   64(SI)(R8*1)
-	VMOVUPS      (SI), Z4
-	VMOVUPS      64(SI), Z5
-	VBROADCASTSS (BX), Z6
-	VFMADD231PS  Z6, Z4, Z0
-	VFMADD231PS  Z6, Z5, Z1
-	VBROADCASTSS (BX)(AX*1), Z6
-	VFMADD231PS  Z6, Z4, Z2
-	VFMADD231PS  Z6, Z5, Z3
-	ADDQ         DX, BX
-	ADDQ         DI, SI
+	MOVQ colA+72(FP), R11
+	MOVQ rowB+88(FP), R12
+	MOVQ R12, R13
+	SHLQ $0x03, R13
+	CMPQ rows+32(FP), $0x0b
+	JG   slow
+	SHLQ $0x03, R13
+
+slow:
+	CMPQ before+40(FP), $0x00
+	JE   one
+	CMPQ rows+32(FP), $0x07
+	JG   from8x2
+	CMPQ rows+32(FP), $0x04
+	JG   from5x2
+	CMPQ rows+32(FP), $0x02
+	JG   from3x2
+	CMPQ rows+32(FP), $0x01
+	JG   from2x2
+
+loop1x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	ADDQ         R11, BX
+	ADDQ         R12, R8
 	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	MOVQ         $0x0000ffff, SI
-	MOVQ         $0x00000010, DI
-	SUBQ         DX, DI
-	SHRXQ        DI, SI, SI
-	KMOVW        SI, K1
-	VBROADCASTSS alpha+88(FP), Z4
-	VBROADCASTSS beta+92(FP), Z5
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS      (DX), Z6
-	VMULPS       Z4, Z0, Z0
-	VFMADD231PS  Z6, Z5, Z0
-	VMOVUPS      Z0, (DX)
-	VMOVUPS.Z    64(DX), K1, Z6
-	VMULPS       Z4, Z1, Z1
-	VFMADD231PS  Z6, Z5, Z1
-	VMOVUPS      Z1, K1, 64(DX)
-	ADDQ         SI, DX
-	VMOVUPS      (DX), Z6
-	VMULPS       Z4, Z2, Z2
-	VFMADD231PS  Z6, Z5, Z2
-	VMOVUPS      Z2, (DX)
-	VMOVUPS.Z    64(DX), K1, Z6
-	VMULPS       Z4, Z3, Z3
-	VFMADD231PS  Z6, Z5, Z3
-	VMOVUPS      Z3, K1, 64(DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
+	JNZ          loop1x2
+	JMP          stepped
 
-store:
-	MOVQ    rowC+72(FP), SI
-	MOVQ    (SP), DX
-	VMULPS  Z4, Z0, Z0
-	VMOVUPS Z0, (DX)
-	VMULPS  Z4, Z1, Z1
-	VMOVUPS Z1, K1, 64(DX)
-	ADDQ    SI, DX
-	VMULPS  Z4, Z2, Z2
-	VMOVUPS Z2, (DX)
-	VMULPS  Z4, Z3, Z3
-	VMOVUPS Z3, K1, 64(DX)
-	ADDQ    SI, DX
-	MOVQ    DX, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul3x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul3x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	MOVQ       colA+48(FP), DX
-	MOVQ       b+8(FP), SI
-	MOVQ       rowB+64(FP), DI
-	MOVQ       DI, R8
-	SHLQ       $0x06, R8
-	XORQ       R10, R10
-	MOVQ       depth+32(FP), R9
-	CMPQ       R9, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R11
-	MOVQ       (SP), R10
-	PREFETCHT1 (R10)
-	PREFETCHT1 64(R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	PREFETCHT1 64(R10)
-	ADDQ       R11, R10
-	PREFETCHT1 (R10)
-	PREFETCHT1 64(R10)
-	ADDQ       R11, R10
-	SUBQ       $0x20, R9
-	MOVQ       $0x00000020, R10
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT0 (R11)
-	PREFETCHT0 64(R11)
-	ADDQ       R12, R11
-
-loop:
-	PREFETCHT1   (SI)(R8*1)
-	PREFETCHT1   64(SI)(R8*1)
-	VMOVUPS      (SI), Z6
-	VMOVUPS      64(SI), Z7
-	VBROADCASTSS (BX), Z8
-	VFMADD231PS  Z8, Z6, Z0
-	VFMADD231PS  Z8, Z7, Z1
-	VBROADCASTSS (BX)(AX*1), Z8
-	VFMADD231PS  Z8, Z6, Z2
-	VFMADD231PS  Z8, Z7, Z3
-	VBROADCASTSS (BX)(AX*2), Z8
-	VFMADD231PS  Z8, Z6, Z4
-	VFMADD231PS  Z8, Z7, Z5
-	ADDQ         DX, BX
-	ADDQ         DI, SI
+from2x2:
+loop2x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	ADDQ         R11, BX
+	ADDQ         R12, R8
 	DECQ         R9
-	JNZ          loop
-	XCHGQ        R10, R9
-	TESTQ        R9, R9
-	JNZ          near
-	MOVQ         last+80(FP), DX
-	MOVQ         $0x0000ffff, SI
-	MOVQ         $0x00000010, DI
-	SUBQ         DX, DI
-	SHRXQ        DI, SI, SI
-	KMOVW        SI, K1
-	VBROADCASTSS alpha+88(FP), Z6
-	VBROADCASTSS beta+92(FP), Z7
-	MOVL         beta+92(FP), DX
-	SHLL         $0x01, DX
-	JZ           store
-	MOVQ         rowC+72(FP), SI
-	MOVQ         (SP), DX
-	VMOVUPS      (DX), Z8
-	VMULPS       Z6, Z0, Z0
-	VFMADD231PS  Z8, Z7, Z0
-	VMOVUPS      Z0, (DX)
-	VMOVUPS.Z    64(DX), K1, Z8
-	VMULPS       Z6, Z1, Z1
-	VFMADD231PS  Z8, Z7, Z1
-	VMOVUPS      Z1, K1, 64(DX)
-	ADDQ         SI, DX
-	VMOVUPS      (DX), Z8
-	VMULPS       Z6, Z2, Z2
-	VFMADD231PS  Z8, Z7, Z2
-	VMOVUPS      Z2, (DX)
-	VMOVUPS.Z    64(DX), K1, Z8
-	VMULPS       Z6, Z3, Z3
-	VFMADD231PS  Z8, Z7, Z3
-	VMOVUPS      Z3, K1, 64(DX)
-	ADDQ         SI, DX
-	VMOVUPS      (DX), Z8
-	VMULPS       Z6, Z4, Z4
-	VFMADD231PS  Z8, Z7, Z4
-	VMOVUPS      Z4, (DX)
-	VMOVUPS.Z    64(DX), K1, Z8
-	VMULPS       Z6, Z5, Z5
-	VFMADD231PS  Z8, Z7, Z5
-	VMOVUPS      Z5, K1, 64(DX)
-	ADDQ         SI, DX
-	MOVQ         DX, (SP)
-	JMP          next
+	JNZ          loop2x2
+	JMP          stepped
 
-store:
-	MOVQ    rowC+72(FP), SI
-	MOVQ    (SP), DX
-	VMULPS  Z6, Z0, Z0
-	VMOVUPS Z0, (DX)
-	VMULPS  Z6, Z1, Z1
-	VMOVUPS Z1, K1, 64(DX)
-	ADDQ    SI, DX
-	VMULPS  Z6, Z2, Z2
-	VMOVUPS Z2, (DX)
-	VMULPS  Z6, Z3, Z3
-	VMOVUPS Z3, K1, 64(DX)
-	ADDQ    SI, DX
-	VMULPS  Z6, Z4, Z4
-	VMOVUPS Z4, (DX)
-	VMULPS  Z6, Z5, Z5
-	VMOVUPS Z5, K1, 64(DX)
-	ADDQ    SI, DX
-	MOVQ    DX, (SP)
+from3x2:
+	CMPQ rows+32(FP), $0x03
+	JG   from4x2
 
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DX
-	IMULQ colA+48(FP), DX
-	MOVQ  nextA+56(FP), SI
-	SUBQ  DX, SI
-	ADDQ  SI, BX
-	JMP   tile
+loop3x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop3x2
+	JMP          stepped
 
-done:
-	VZEROUPPER
-	RET
+from4x2:
+loop4x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop4x2
+	JMP          stepped
 
-// func mul4x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul4x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
+from5x2:
+	CMPQ rows+32(FP), $0x06
+	JG   from7x2
+	CMPQ rows+32(FP), $0x05
+	JG   from6x2
 
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
+loop5x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop5x2
+	JMP          stepped
 
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
+from6x2:
+loop6x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop6x2
+	JMP          stepped
 
-loop:
-	PREFETCHT1   (DI)(R9*1)
-	PREFETCHT1   64(DI)(R9*1)
-	VMOVUPS      (DI), Z8
-	VMOVUPS      64(DI), Z9
-	VBROADCASTSS (BX), Z10
-	VFMADD231PS  Z10, Z8, Z0
-	VFMADD231PS  Z10, Z9, Z1
-	VBROADCASTSS (BX)(AX*1), Z10
-	VFMADD231PS  Z10, Z8, Z2
-	VFMADD231PS  Z10, Z9, Z3
-	VBROADCASTSS (BX)(AX*2), Z10
-	VFMADD231PS  Z10, Z8, Z4
-	VFMADD231PS  Z10, Z9, Z5
-	VBROADCASTSS (BX)(DX*1), Z10
-	VFMADD231PS  Z10, Z8, Z6
-	VFMADD231PS  Z10, Z9, Z7
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
-	JNZ          near
-	MOVQ         last+80(FP), SI
-	MOVQ         $0x0000ffff, DI
-	MOVQ         $0x00000010, R8
-	SUBQ         SI, R8
-	SHRXQ        R8, DI, DI
-	KMOVW        DI, K1
-	VBROADCASTSS alpha+88(FP), Z8
-	VBROADCASTSS beta+92(FP), Z9
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMOVUPS      (SI), Z10
-	VMULPS       Z8, Z0, Z0
-	VFMADD231PS  Z10, Z9, Z0
-	VMOVUPS      Z0, (SI)
-	VMOVUPS.Z    64(SI), K1, Z10
-	VMULPS       Z8, Z1, Z1
-	VFMADD231PS  Z10, Z9, Z1
-	VMOVUPS      Z1, K1, 64(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Z10
-	VMULPS       Z8, Z2, Z2
-	VFMADD231PS  Z10, Z9, Z2
-	VMOVUPS      Z2, (SI)
-	VMOVUPS.Z    64(SI), K1, Z10
-	VMULPS       Z8, Z3, Z3
-	VFMADD231PS  Z10, Z9, Z3
-	VMOVUPS      Z3, K1, 64(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Z10
-	VMULPS       Z8, Z4, Z4
-	VFMADD231PS  Z10, Z9, Z4
-	VMOVUPS      Z4, (SI)
-	VMOVUPS.Z    64(SI), K1, Z10
-	VMULPS       Z8, Z5, Z5
-	VFMADD231PS  Z10, Z9, Z5
-	VMOVUPS      Z5, K1, 64(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Z10
-	VMULPS       Z8, Z6, Z6
-	VFMADD231PS  Z10, Z9, Z6
-	VMOVUPS      Z6, (SI)
-	VMOVUPS.Z    64(SI), K1, Z10
-	VMULPS       Z8, Z7, Z7
-	VFMADD231PS  Z10, Z9, Z7
-	VMOVUPS      Z7, K1, 64(SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
+from7x2:
+loop7x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop7x2
+	JMP          stepped
 
-store:
-	MOVQ    rowC+72(FP), DI
-	MOVQ    (SP), SI
-	VMULPS  Z8, Z0, Z0
-	VMOVUPS Z0, (SI)
-	VMULPS  Z8, Z1, Z1
-	VMOVUPS Z1, K1, 64(SI)
-	ADDQ    DI, SI
-	VMULPS  Z8, Z2, Z2
-	VMOVUPS Z2, (SI)
-	VMULPS  Z8, Z3, Z3
-	VMOVUPS Z3, K1, 64(SI)
-	ADDQ    DI, SI
-	VMULPS  Z8, Z4, Z4
-	VMOVUPS Z4, (SI)
-	VMULPS  Z8, Z5, Z5
-	VMOVUPS Z5, K1, 64(SI)
-	ADDQ    DI, SI
-	VMULPS  Z8, Z6, Z6
-	VMOVUPS Z6, (SI)
-	VMULPS  Z8, Z7, Z7
-	VMOVUPS Z7, K1, 64(SI)
-	ADDQ    DI, SI
-	MOVQ    SI, (SP)
+from8x2:
+	CMPQ rows+32(FP), $0x0b
+	JG   from12x2
+	CMPQ rows+32(FP), $0x09
+	JG   from10x2
+	CMPQ rows+32(FP), $0x08
+	JG   from9x2
 
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
+loop8x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z9
+	VFMADD231PS  Z0, Z16, Z24
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop8x2
+	JMP          stepped
 
-done:
-	VZEROUPPER
-	RET
+from9x2:
+loop9x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z9
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z10
+	VFMADD231PS  Z0, Z16, Z25
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop9x2
+	JMP          stepped
 
-// func mul5x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul5x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
+from10x2:
+	CMPQ rows+32(FP), $0x0a
+	JG   from11x2
 
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	MOVQ       colA+48(FP), SI
-	MOVQ       b+8(FP), DI
-	MOVQ       rowB+64(FP), R8
-	MOVQ       R8, R9
-	SHLQ       $0x06, R9
-	XORQ       R11, R11
-	MOVQ       depth+32(FP), R10
-	CMPQ       R10, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R12
-	MOVQ       (SP), R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	PREFETCHT1 (R11)
-	PREFETCHT1 64(R11)
-	ADDQ       R12, R11
-	SUBQ       $0x20, R10
-	MOVQ       $0x00000020, R11
-	JMP        loop
+loop10x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z9
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z10
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z11
+	VFMADD231PS  Z0, Z16, Z26
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop10x2
+	JMP          stepped
 
-near:
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT0 (R12)
-	PREFETCHT0 64(R12)
-	ADDQ       R13, R12
+from11x2:
+loop11x2:
+	PREFETCHT1   (R8)(R13*1)
+	PREFETCHT1   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z9
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z10
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z11
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z1, Z12
+	VFMADD231PS  Z0, Z16, Z27
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop11x2
+	JMP          stepped
 
-loop:
-	PREFETCHT1   (DI)(R9*1)
-	PREFETCHT1   64(DI)(R9*1)
-	VMOVUPS      (DI), Z10
-	VMOVUPS      64(DI), Z11
-	VBROADCASTSS (BX), Z12
-	VFMADD231PS  Z12, Z10, Z0
-	VFMADD231PS  Z12, Z11, Z1
-	VBROADCASTSS (BX)(AX*1), Z12
-	VFMADD231PS  Z12, Z10, Z2
-	VFMADD231PS  Z12, Z11, Z3
-	VBROADCASTSS (BX)(AX*2), Z12
-	VFMADD231PS  Z12, Z10, Z4
-	VFMADD231PS  Z12, Z11, Z5
-	VBROADCASTSS (BX)(DX*1), Z12
-	VFMADD231PS  Z12, Z10, Z6
-	VFMADD231PS  Z12, Z11, Z7
-	VBROADCASTSS (BX)(AX*4), Z12
-	VFMADD231PS  Z12, Z10, Z8
-	VFMADD231PS  Z12, Z11, Z9
-	ADDQ         SI, BX
-	ADDQ         R8, DI
-	DECQ         R10
-	JNZ          loop
-	XCHGQ        R11, R10
-	TESTQ        R10, R10
-	JNZ          near
-	MOVQ         last+80(FP), SI
-	MOVQ         $0x0000ffff, DI
-	MOVQ         $0x00000010, R8
-	SUBQ         SI, R8
-	SHRXQ        R8, DI, DI
-	KMOVW        DI, K1
-	VBROADCASTSS alpha+88(FP), Z10
-	VBROADCASTSS beta+92(FP), Z11
-	MOVL         beta+92(FP), SI
-	SHLL         $0x01, SI
-	JZ           store
-	MOVQ         rowC+72(FP), DI
-	MOVQ         (SP), SI
-	VMOVUPS      (SI), Z12
-	VMULPS       Z10, Z0, Z0
-	VFMADD231PS  Z12, Z11, Z0
-	VMOVUPS      Z0, (SI)
-	VMOVUPS.Z    64(SI), K1, Z12
-	VMULPS       Z10, Z1, Z1
-	VFMADD231PS  Z12, Z11, Z1
-	VMOVUPS      Z1, K1, 64(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Z12
-	VMULPS       Z10, Z2, Z2
-	VFMADD231PS  Z12, Z11, Z2
-	VMOVUPS      Z2, (SI)
-	VMOVUPS.Z    64(SI), K1, Z12
-	VMULPS       Z10, Z3, Z3
-	VFMADD231PS  Z12, Z11, Z3
-	VMOVUPS      Z3, K1, 64(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Z12
-	VMULPS       Z10, Z4, Z4
-	VFMADD231PS  Z12, Z11, Z4
-	VMOVUPS      Z4, (SI)
-	VMOVUPS.Z    64(SI), K1, Z12
-	VMULPS       Z10, Z5, Z5
-	VFMADD231PS  Z12, Z11, Z5
-	VMOVUPS      Z5, K1, 64(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Z12
-	VMULPS       Z10, Z6, Z6
-	VFMADD231PS  Z12, Z11, Z6
-	VMOVUPS      Z6, (SI)
-	VMOVUPS.Z    64(SI), K1, Z12
-	VMULPS       Z10, Z7, Z7
-	VFMADD231PS  Z12, Z11, Z7
-	VMOVUPS      Z7, K1, 64(SI)
-	ADDQ         DI, SI
-	VMOVUPS      (SI), Z12
-	VMULPS       Z10, Z8, Z8
-	VFMADD231PS  Z12, Z11, Z8
-	VMOVUPS      Z8, (SI)
-	VMOVUPS.Z    64(SI), K1, Z12
-	VMULPS       Z10, Z9, Z9
-	VFMADD231PS  Z12, Z11, Z9
-	VMOVUPS      Z9, K1, 64(SI)
-	ADDQ         DI, SI
-	MOVQ         SI, (SP)
-	JMP          next
+from12x2:
+	CMPQ rows+32(FP), $0x0d
+	JG   from14x2
+	CMPQ rows+32(FP), $0x0c
+	JG   from13x2
 
-store:
-	MOVQ    rowC+72(FP), DI
-	MOVQ    (SP), SI
-	VMULPS  Z10, Z0, Z0
-	VMOVUPS Z0, (SI)
-	VMULPS  Z10, Z1, Z1
-	VMOVUPS Z1, K1, 64(SI)
-	ADDQ    DI, SI
-	VMULPS  Z10, Z2, Z2
-	VMOVUPS Z2, (SI)
-	VMULPS  Z10, Z3, Z3
-	VMOVUPS Z3, K1, 64(SI)
-	ADDQ    DI, SI
-	VMULPS  Z10, Z4, Z4
-	VMOVUPS Z4, (SI)
-	VMULPS  Z10, Z5, Z5
-	VMOVUPS Z5, K1, 64(SI)
-	ADDQ    DI, SI
-	VMULPS  Z10, Z6, Z6
-	VMOVUPS Z6, (SI)
-	VMULPS  Z10, Z7, Z7
-	VMOVUPS Z7, K1, 64(SI)
-	ADDQ    DI, SI
-	VMULPS  Z10, Z8, Z8
-	VMOVUPS Z8, (SI)
-	VMULPS  Z10, Z9, Z9
-	VMOVUPS Z9, K1, 64(SI)
-	ADDQ    DI, SI
-	MOVQ    SI, (SP)
+loop12x2:
+	PREFETCHT0   (R8)(R13*1)
+	PREFETCHT0   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z9
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z10
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z11
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z1, Z12
+	VFMADD231PS  Z0, Z16, Z27
+	VBROADCASTSS (DI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z13
+	VFMADD231PS  Z0, Z16, Z28
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop12x2
+	JMP          stepped
 
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), SI
-	IMULQ colA+48(FP), SI
-	MOVQ  nextA+56(FP), DI
-	SUBQ  SI, DI
-	ADDQ  DI, BX
-	JMP   tile
+from13x2:
+loop13x2:
+	PREFETCHT0   (R8)(R13*1)
+	PREFETCHT0   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z9
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z10
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z11
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z1, Z12
+	VFMADD231PS  Z0, Z16, Z27
+	VBROADCASTSS (DI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z13
+	VFMADD231PS  Z0, Z16, Z28
+	VBROADCASTSS (DI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z14
+	VFMADD231PS  Z0, Z16, Z29
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop13x2
+	JMP          stepped
 
-done:
-	VZEROUPPER
-	RET
+from14x2:
+loop14x2:
+	PREFETCHT0   (R8)(R13*1)
+	PREFETCHT0   64(R8)(R13*1)
+	VMOVUPS      (R8), Z1
+	VMOVUPS      64(R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z1, Z2
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z3
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z4
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z5
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z6
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z1, Z7
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z8
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z9
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z10
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z1, Z11
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z1, Z12
+	VFMADD231PS  Z0, Z16, Z27
+	VBROADCASTSS (DI)(AX*1), Z0
+	VFMADD231PS  Z0, Z1, Z13
+	VFMADD231PS  Z0, Z16, Z28
+	VBROADCASTSS (DI)(AX*2), Z0
+	VFMADD231PS  Z0, Z1, Z14
+	VFMADD231PS  Z0, Z16, Z29
+	VBROADCASTSS (DI)(DX*1), Z0
+	VFMADD231PS  Z0, Z1, Z15
+	VFMADD231PS  Z0, Z16, Z30
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop14x2
+	JMP          stepped
 
-// func mul6x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul6x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
+one:
+	CMPQ rows+32(FP), $0x07
+	JG   from8x1
+	CMPQ rows+32(FP), $0x04
+	JG   from5x1
+	CMPQ rows+32(FP), $0x02
+	JG   from3x1
+	CMPQ rows+32(FP), $0x01
+	JG   from2x1
 
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	PREFETCHT1   64(R8)(R10*1)
-	VMOVUPS      (R8), Z12
-	VMOVUPS      64(R8), Z13
-	VBROADCASTSS (BX), Z14
-	VFMADD231PS  Z14, Z12, Z0
-	VFMADD231PS  Z14, Z13, Z1
-	VBROADCASTSS (BX)(AX*1), Z14
-	VFMADD231PS  Z14, Z12, Z2
-	VFMADD231PS  Z14, Z13, Z3
-	VBROADCASTSS (BX)(AX*2), Z14
-	VFMADD231PS  Z14, Z12, Z4
-	VFMADD231PS  Z14, Z13, Z5
-	VBROADCASTSS (BX)(DX*1), Z14
-	VFMADD231PS  Z14, Z12, Z6
-	VFMADD231PS  Z14, Z13, Z7
-	VBROADCASTSS (BX)(AX*4), Z14
-	VFMADD231PS  Z14, Z12, Z8
-	VFMADD231PS  Z14, Z13, Z9
-	VBROADCASTSS (SI), Z14
-	VFMADD231PS  Z14, Z12, Z10
-	VFMADD231PS  Z14, Z13, Z11
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z12
-	VBROADCASTSS beta+92(FP), Z13
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS      (DI), Z14
-	VMULPS       Z12, Z0, Z0
-	VFMADD231PS  Z14, Z13, Z0
-	VMOVUPS      Z0, (DI)
-	VMOVUPS.Z    64(DI), K1, Z14
-	VMULPS       Z12, Z1, Z1
-	VFMADD231PS  Z14, Z13, Z1
-	VMOVUPS      Z1, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z14
-	VMULPS       Z12, Z2, Z2
-	VFMADD231PS  Z14, Z13, Z2
-	VMOVUPS      Z2, (DI)
-	VMOVUPS.Z    64(DI), K1, Z14
-	VMULPS       Z12, Z3, Z3
-	VFMADD231PS  Z14, Z13, Z3
-	VMOVUPS      Z3, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z14
-	VMULPS       Z12, Z4, Z4
-	VFMADD231PS  Z14, Z13, Z4
-	VMOVUPS      Z4, (DI)
-	VMOVUPS.Z    64(DI), K1, Z14
-	VMULPS       Z12, Z5, Z5
-	VFMADD231PS  Z14, Z13, Z5
-	VMOVUPS      Z5, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z14
-	VMULPS       Z12, Z6, Z6
-	VFMADD231PS  Z14, Z13, Z6
-	VMOVUPS      Z6, (DI)
-	VMOVUPS.Z    64(DI), K1, Z14
-	VMULPS       Z12, Z7, Z7
-	VFMADD231PS  Z14, Z13, Z7
-	VMOVUPS      Z7, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z14
-	VMULPS       Z12, Z8, Z8
-	VFMADD231PS  Z14, Z13, Z8
-	VMOVUPS      Z8, (DI)
-	VMOVUPS.Z    64(DI), K1, Z14
-	VMULPS       Z12, Z9, Z9
-	VFMADD231PS  Z14, Z13, Z9
-	VMOVUPS      Z9, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z14
-	VMULPS       Z12, Z10, Z10
-	VFMADD231PS  Z14, Z13, Z10
-	VMOVUPS      Z10, (DI)
-	VMOVUPS.Z    64(DI), K1, Z14
-	VMULPS       Z12, Z11, Z11
-	VFMADD231PS  Z14, Z13, Z11
-	VMOVUPS      Z11, K1, 64(DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z12, Z0, Z0
-	VMOVUPS Z0, (DI)
-	VMULPS  Z12, Z1, Z1
-	VMOVUPS Z1, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z12, Z2, Z2
-	VMOVUPS Z2, (DI)
-	VMULPS  Z12, Z3, Z3
-	VMOVUPS Z3, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z12, Z4, Z4
-	VMOVUPS Z4, (DI)
-	VMULPS  Z12, Z5, Z5
-	VMOVUPS Z5, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z12, Z6, Z6
-	VMOVUPS Z6, (DI)
-	VMULPS  Z12, Z7, Z7
-	VMOVUPS Z7, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z12, Z8, Z8
-	VMOVUPS Z8, (DI)
-	VMULPS  Z12, Z9, Z9
-	VMOVUPS Z9, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z12, Z10, Z10
-	VMOVUPS Z10, (DI)
-	VMULPS  Z12, Z11, Z11
-	VMOVUPS Z11, K1, 64(DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul7x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul7x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	PREFETCHT1   64(R8)(R10*1)
-	VMOVUPS      (R8), Z14
-	VMOVUPS      64(R8), Z15
-	VBROADCASTSS (BX), Z16
-	VFMADD231PS  Z16, Z14, Z0
-	VFMADD231PS  Z16, Z15, Z1
-	VBROADCASTSS (BX)(AX*1), Z16
-	VFMADD231PS  Z16, Z14, Z2
-	VFMADD231PS  Z16, Z15, Z3
-	VBROADCASTSS (BX)(AX*2), Z16
-	VFMADD231PS  Z16, Z14, Z4
-	VFMADD231PS  Z16, Z15, Z5
-	VBROADCASTSS (BX)(DX*1), Z16
-	VFMADD231PS  Z16, Z14, Z6
-	VFMADD231PS  Z16, Z15, Z7
-	VBROADCASTSS (BX)(AX*4), Z16
-	VFMADD231PS  Z16, Z14, Z8
-	VFMADD231PS  Z16, Z15, Z9
-	VBROADCASTSS (SI), Z16
-	VFMADD231PS  Z16, Z14, Z10
-	VFMADD231PS  Z16, Z15, Z11
-	VBROADCASTSS (SI)(AX*1), Z16
-	VFMADD231PS  Z16, Z14, Z12
-	VFMADD231PS  Z16, Z15, Z13
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z14
-	VBROADCASTSS beta+92(FP), Z15
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS      (DI), Z16
-	VMULPS       Z14, Z0, Z0
-	VFMADD231PS  Z16, Z15, Z0
-	VMOVUPS      Z0, (DI)
-	VMOVUPS.Z    64(DI), K1, Z16
-	VMULPS       Z14, Z1, Z1
-	VFMADD231PS  Z16, Z15, Z1
-	VMOVUPS      Z1, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z16
-	VMULPS       Z14, Z2, Z2
-	VFMADD231PS  Z16, Z15, Z2
-	VMOVUPS      Z2, (DI)
-	VMOVUPS.Z    64(DI), K1, Z16
-	VMULPS       Z14, Z3, Z3
-	VFMADD231PS  Z16, Z15, Z3
-	VMOVUPS      Z3, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z16
-	VMULPS       Z14, Z4, Z4
-	VFMADD231PS  Z16, Z15, Z4
-	VMOVUPS      Z4, (DI)
-	VMOVUPS.Z    64(DI), K1, Z16
-	VMULPS       Z14, Z5, Z5
-	VFMADD231PS  Z16, Z15, Z5
-	VMOVUPS      Z5, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z16
-	VMULPS       Z14, Z6, Z6
-	VFMADD231PS  Z16, Z15, Z6
-	VMOVUPS      Z6, (DI)
-	VMOVUPS.Z    64(DI), K1, Z16
-	VMULPS       Z14, Z7, Z7
-	VFMADD231PS  Z16, Z15, Z7
-	VMOVUPS      Z7, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z16
-	VMULPS       Z14, Z8, Z8
-	VFMADD231PS  Z16, Z15, Z8
-	VMOVUPS      Z8, (DI)
-	VMOVUPS.Z    64(DI), K1, Z16
-	VMULPS       Z14, Z9, Z9
-	VFMADD231PS  Z16, Z15, Z9
-	VMOVUPS      Z9, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z16
-	VMULPS       Z14, Z10, Z10
-	VFMADD231PS  Z16, Z15, Z10
-	VMOVUPS      Z10, (DI)
-	VMOVUPS.Z    64(DI), K1, Z16
-	VMULPS       Z14, Z11, Z11
-	VFMADD231PS  Z16, Z15, Z11
-	VMOVUPS      Z11, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z16
-	VMULPS       Z14, Z12, Z12
-	VFMADD231PS  Z16, Z15, Z12
-	VMOVUPS      Z12, (DI)
-	VMOVUPS.Z    64(DI), K1, Z16
-	VMULPS       Z14, Z13, Z13
-	VFMADD231PS  Z16, Z15, Z13
-	VMOVUPS      Z13, K1, 64(DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z14, Z0, Z0
-	VMOVUPS Z0, (DI)
-	VMULPS  Z14, Z1, Z1
-	VMOVUPS Z1, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z14, Z2, Z2
-	VMOVUPS Z2, (DI)
-	VMULPS  Z14, Z3, Z3
-	VMOVUPS Z3, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z14, Z4, Z4
-	VMOVUPS Z4, (DI)
-	VMULPS  Z14, Z5, Z5
-	VMOVUPS Z5, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z14, Z6, Z6
-	VMOVUPS Z6, (DI)
-	VMULPS  Z14, Z7, Z7
-	VMOVUPS Z7, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z14, Z8, Z8
-	VMOVUPS Z8, (DI)
-	VMULPS  Z14, Z9, Z9
-	VMOVUPS Z9, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z14, Z10, Z10
-	VMOVUPS Z10, (DI)
-	VMULPS  Z14, Z11, Z11
-	VMOVUPS Z11, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z14, Z12, Z12
-	VMOVUPS Z12, (DI)
-	VMULPS  Z14, Z13, Z13
-	VMOVUPS Z13, K1, 64(DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul8x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul8x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	PREFETCHT1   64(R8)(R10*1)
+loop1x1:
+	PREFETCHT1   (R8)(R13*1)
 	VMOVUPS      (R8), Z16
-	VMOVUPS      64(R8), Z17
-	VBROADCASTSS (BX), Z18
-	VFMADD231PS  Z18, Z16, Z0
-	VFMADD231PS  Z18, Z17, Z1
-	VBROADCASTSS (BX)(AX*1), Z18
-	VFMADD231PS  Z18, Z16, Z2
-	VFMADD231PS  Z18, Z17, Z3
-	VBROADCASTSS (BX)(AX*2), Z18
-	VFMADD231PS  Z18, Z16, Z4
-	VFMADD231PS  Z18, Z17, Z5
-	VBROADCASTSS (BX)(DX*1), Z18
-	VFMADD231PS  Z18, Z16, Z6
-	VFMADD231PS  Z18, Z17, Z7
-	VBROADCASTSS (BX)(AX*4), Z18
-	VFMADD231PS  Z18, Z16, Z8
-	VFMADD231PS  Z18, Z17, Z9
-	VBROADCASTSS (SI), Z18
-	VFMADD231PS  Z18, Z16, Z10
-	VFMADD231PS  Z18, Z17, Z11
-	VBROADCASTSS (SI)(AX*1), Z18
-	VFMADD231PS  Z18, Z16, Z12
-	VFMADD231PS  Z18, Z17, Z13
-	VBROADCASTSS (SI)(AX*2), Z18
-	VFMADD231PS  Z18, Z16, Z14
-	VFMADD231PS  Z18, Z17, Z15
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop1x1
+	JMP          stepped
+
+from2x1:
+loop2x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop2x1
+	JMP          stepped
+
+from3x1:
+	CMPQ rows+32(FP), $0x03
+	JG   from4x1
+
+loop3x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop3x1
+	JMP          stepped
+
+from4x1:
+loop4x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop4x1
+	JMP          stepped
+
+from5x1:
+	CMPQ rows+32(FP), $0x06
+	JG   from7x1
+	CMPQ rows+32(FP), $0x05
+	JG   from6x1
+
+loop5x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	ADDQ         R11, BX
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop5x1
+	JMP          stepped
+
+from6x1:
+loop6x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop6x1
+	JMP          stepped
+
+from7x1:
+loop7x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop7x1
+	JMP          stepped
+
+from8x1:
+	CMPQ rows+32(FP), $0x0b
+	JG   from12x1
+	CMPQ rows+32(FP), $0x09
+	JG   from10x1
+	CMPQ rows+32(FP), $0x08
+	JG   from9x1
+
+loop8x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z24
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop8x1
+	JMP          stepped
+
+from9x1:
+loop9x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z25
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop9x1
+	JMP          stepped
+
+from10x1:
+	CMPQ rows+32(FP), $0x0a
+	JG   from11x1
+
+loop10x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z26
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop10x1
+	JMP          stepped
+
+from11x1:
+loop11x1:
+	PREFETCHT1   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z16, Z27
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop11x1
+	JMP          stepped
+
+from12x1:
+	CMPQ rows+32(FP), $0x0d
+	JG   from14x1
+	CMPQ rows+32(FP), $0x0c
+	JG   from13x1
+
+loop12x1:
+	PREFETCHT0   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z16, Z27
+	VBROADCASTSS (DI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z28
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop12x1
+	JMP          stepped
+
+from13x1:
+loop13x1:
+	PREFETCHT0   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z16, Z27
+	VBROADCASTSS (DI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z28
+	VBROADCASTSS (DI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z29
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop13x1
+	JMP          stepped
+
+from14x1:
+loop14x1:
+	PREFETCHT0   (R8)(R13*1)
+	VMOVUPS      (R8), Z16
+	VBROADCASTSS (BX), Z0
+	VFMADD231PS  Z0, Z16, Z17
+	VBROADCASTSS (BX)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z18
+	VBROADCASTSS (BX)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z19
+	VBROADCASTSS (BX)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z20
+	VBROADCASTSS (BX)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z21
+	VBROADCASTSS (SI), Z0
+	VFMADD231PS  Z0, Z16, Z22
+	VBROADCASTSS (SI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z23
+	VBROADCASTSS (SI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z24
+	VBROADCASTSS (SI)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z25
+	VBROADCASTSS (SI)(AX*4), Z0
+	VFMADD231PS  Z0, Z16, Z26
+	VBROADCASTSS (DI), Z0
+	VFMADD231PS  Z0, Z16, Z27
+	VBROADCASTSS (DI)(AX*1), Z0
+	VFMADD231PS  Z0, Z16, Z28
+	VBROADCASTSS (DI)(AX*2), Z0
+	VFMADD231PS  Z0, Z16, Z29
+	VBROADCASTSS (DI)(DX*1), Z0
+	VFMADD231PS  Z0, Z16, Z30
+	ADDQ         R11, BX
+	ADDQ         R11, SI
+	ADDQ         R11, DI
+	ADDQ         R12, R8
+	DECQ         R9
+	JNZ          loop14x1
+
+stepped:
+	XCHGQ        R10, R9
+	TESTQ        R9, R9
 	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z16
-	VBROADCASTSS beta+92(FP), Z17
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z0, Z0
-	VFMADD231PS  Z18, Z17, Z0
-	VMOVUPS      Z0, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z1, Z1
-	VFMADD231PS  Z18, Z17, Z1
-	VMOVUPS      Z1, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z2, Z2
-	VFMADD231PS  Z18, Z17, Z2
-	VMOVUPS      Z2, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z3, Z3
-	VFMADD231PS  Z18, Z17, Z3
-	VMOVUPS      Z3, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z4, Z4
-	VFMADD231PS  Z18, Z17, Z4
-	VMOVUPS      Z4, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z5, Z5
-	VFMADD231PS  Z18, Z17, Z5
-	VMOVUPS      Z5, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z6, Z6
-	VFMADD231PS  Z18, Z17, Z6
-	VMOVUPS      Z6, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z7, Z7
-	VFMADD231PS  Z18, Z17, Z7
-	VMOVUPS      Z7, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z8, Z8
-	VFMADD231PS  Z18, Z17, Z8
-	VMOVUPS      Z8, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z9, Z9
-	VFMADD231PS  Z18, Z17, Z9
-	VMOVUPS      Z9, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z10, Z10
-	VFMADD231PS  Z18, Z17, Z10
-	VMOVUPS      Z10, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z11, Z11
-	VFMADD231PS  Z18, Z17, Z11
-	VMOVUPS      Z11, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z12, Z12
-	VFMADD231PS  Z18, Z17, Z12
-	VMOVUPS      Z12, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z13, Z13
-	VFMADD231PS  Z18, Z17, Z13
-	VMOVUPS      Z13, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z18
-	VMULPS       Z16, Z14, Z14
-	VFMADD231PS  Z18, Z17, Z14
-	VMOVUPS      Z14, (DI)
-	VMOVUPS.Z    64(DI), K1, Z18
-	VMULPS       Z16, Z15, Z15
-	VFMADD231PS  Z18, Z17, Z15
-	VMOVUPS      Z15, K1, 64(DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z16, Z0, Z0
-	VMOVUPS Z0, (DI)
-	VMULPS  Z16, Z1, Z1
-	VMOVUPS Z1, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z16, Z2, Z2
-	VMOVUPS Z2, (DI)
-	VMULPS  Z16, Z3, Z3
-	VMOVUPS Z3, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z16, Z4, Z4
-	VMOVUPS Z4, (DI)
-	VMULPS  Z16, Z5, Z5
-	VMOVUPS Z5, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z16, Z6, Z6
-	VMOVUPS Z6, (DI)
-	VMULPS  Z16, Z7, Z7
-	VMOVUPS Z7, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z16, Z8, Z8
-	VMOVUPS Z8, (DI)
-	VMULPS  Z16, Z9, Z9
-	VMOVUPS Z9, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z16, Z10, Z10
-	VMOVUPS Z10, (DI)
-	VMULPS  Z16, Z11, Z11
-	VMOVUPS Z11, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z16, Z12, Z12
-	VMOVUPS Z12, (DI)
-	VMULPS  Z16, Z13, Z13
-	VMOVUPS Z13, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z16, Z14, Z14
-	VMOVUPS Z14, (DI)
-	VMULPS  Z16, Z15, Z15
-	VMOVUPS Z15, K1, 64(DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul9x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul9x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	PREFETCHT1   64(R8)(R10*1)
-	VMOVUPS      (R8), Z18
-	VMOVUPS      64(R8), Z19
-	VBROADCASTSS (BX), Z20
-	VFMADD231PS  Z20, Z18, Z0
-	VFMADD231PS  Z20, Z19, Z1
-	VBROADCASTSS (BX)(AX*1), Z20
-	VFMADD231PS  Z20, Z18, Z2
-	VFMADD231PS  Z20, Z19, Z3
-	VBROADCASTSS (BX)(AX*2), Z20
-	VFMADD231PS  Z20, Z18, Z4
-	VFMADD231PS  Z20, Z19, Z5
-	VBROADCASTSS (BX)(DX*1), Z20
-	VFMADD231PS  Z20, Z18, Z6
-	VFMADD231PS  Z20, Z19, Z7
-	VBROADCASTSS (BX)(AX*4), Z20
-	VFMADD231PS  Z20, Z18, Z8
-	VFMADD231PS  Z20, Z19, Z9
-	VBROADCASTSS (SI), Z20
-	VFMADD231PS  Z20, Z18, Z10
-	VFMADD231PS  Z20, Z19, Z11
-	VBROADCASTSS (SI)(AX*1), Z20
-	VFMADD231PS  Z20, Z18, Z12
-	VFMADD231PS  Z20, Z19, Z13
-	VBROADCASTSS (SI)(AX*2), Z20
-	VFMADD231PS  Z20, Z18, Z14
-	VFMADD231PS  Z20, Z19, Z15
-	VBROADCASTSS (SI)(DX*1), Z20
-	VFMADD231PS  Z20, Z18, Z16
-	VFMADD231PS  Z20, Z19, Z17
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z18
-	VBROADCASTSS beta+92(FP), Z19
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z0, Z0
-	VFMADD231PS  Z20, Z19, Z0
-	VMOVUPS      Z0, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z1, Z1
-	VFMADD231PS  Z20, Z19, Z1
-	VMOVUPS      Z1, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z2, Z2
-	VFMADD231PS  Z20, Z19, Z2
-	VMOVUPS      Z2, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z3, Z3
-	VFMADD231PS  Z20, Z19, Z3
-	VMOVUPS      Z3, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z4, Z4
-	VFMADD231PS  Z20, Z19, Z4
-	VMOVUPS      Z4, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z5, Z5
-	VFMADD231PS  Z20, Z19, Z5
-	VMOVUPS      Z5, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z6, Z6
-	VFMADD231PS  Z20, Z19, Z6
-	VMOVUPS      Z6, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z7, Z7
-	VFMADD231PS  Z20, Z19, Z7
-	VMOVUPS      Z7, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z8, Z8
-	VFMADD231PS  Z20, Z19, Z8
-	VMOVUPS      Z8, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z9, Z9
-	VFMADD231PS  Z20, Z19, Z9
-	VMOVUPS      Z9, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z10, Z10
-	VFMADD231PS  Z20, Z19, Z10
-	VMOVUPS      Z10, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z11, Z11
-	VFMADD231PS  Z20, Z19, Z11
-	VMOVUPS      Z11, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z12, Z12
-	VFMADD231PS  Z20, Z19, Z12
-	VMOVUPS      Z12, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z13, Z13
-	VFMADD231PS  Z20, Z19, Z13
-	VMOVUPS      Z13, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z14, Z14
-	VFMADD231PS  Z20, Z19, Z14
-	VMOVUPS      Z14, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z15, Z15
-	VFMADD231PS  Z20, Z19, Z15
-	VMOVUPS      Z15, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z20
-	VMULPS       Z18, Z16, Z16
-	VFMADD231PS  Z20, Z19, Z16
-	VMOVUPS      Z16, (DI)
-	VMOVUPS.Z    64(DI), K1, Z20
-	VMULPS       Z18, Z17, Z17
-	VFMADD231PS  Z20, Z19, Z17
-	VMOVUPS      Z17, K1, 64(DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z18, Z0, Z0
-	VMOVUPS Z0, (DI)
-	VMULPS  Z18, Z1, Z1
-	VMOVUPS Z1, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z2, Z2
-	VMOVUPS Z2, (DI)
-	VMULPS  Z18, Z3, Z3
-	VMOVUPS Z3, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z4, Z4
-	VMOVUPS Z4, (DI)
-	VMULPS  Z18, Z5, Z5
-	VMOVUPS Z5, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z6, Z6
-	VMOVUPS Z6, (DI)
-	VMULPS  Z18, Z7, Z7
-	VMOVUPS Z7, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z8, Z8
-	VMOVUPS Z8, (DI)
-	VMULPS  Z18, Z9, Z9
-	VMOVUPS Z9, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z10, Z10
-	VMOVUPS Z10, (DI)
-	VMULPS  Z18, Z11, Z11
-	VMOVUPS Z11, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z12, Z12
-	VMOVUPS Z12, (DI)
-	VMULPS  Z18, Z13, Z13
-	VMOVUPS Z13, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z14, Z14
-	VMOVUPS Z14, (DI)
-	VMULPS  Z18, Z15, Z15
-	VMOVUPS Z15, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z18, Z16, Z16
-	VMOVUPS Z16, (DI)
-	VMULPS  Z18, Z17, Z17
-	VMOVUPS Z17, K1, 64(DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul10x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul10x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	MOVQ       colA+48(FP), DI
-	MOVQ       b+8(FP), R8
-	MOVQ       rowB+64(FP), R9
-	MOVQ       R9, R10
-	SHLQ       $0x06, R10
-	XORQ       R12, R12
-	MOVQ       depth+32(FP), R11
-	CMPQ       R11, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R13
-	MOVQ       (SP), R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	PREFETCHT1 (R12)
-	PREFETCHT1 64(R12)
-	ADDQ       R13, R12
-	SUBQ       $0x20, R11
-	MOVQ       $0x00000020, R12
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT0 (R13)
-	PREFETCHT0 64(R13)
-	ADDQ       R14, R13
-
-loop:
-	PREFETCHT1   (R8)(R10*1)
-	PREFETCHT1   64(R8)(R10*1)
-	VMOVUPS      (R8), Z20
-	VMOVUPS      64(R8), Z21
-	VBROADCASTSS (BX), Z22
-	VFMADD231PS  Z22, Z20, Z0
-	VFMADD231PS  Z22, Z21, Z1
-	VBROADCASTSS (BX)(AX*1), Z22
-	VFMADD231PS  Z22, Z20, Z2
-	VFMADD231PS  Z22, Z21, Z3
-	VBROADCASTSS (BX)(AX*2), Z22
-	VFMADD231PS  Z22, Z20, Z4
-	VFMADD231PS  Z22, Z21, Z5
-	VBROADCASTSS (BX)(DX*1), Z22
-	VFMADD231PS  Z22, Z20, Z6
-	VFMADD231PS  Z22, Z21, Z7
-	VBROADCASTSS (BX)(AX*4), Z22
-	VFMADD231PS  Z22, Z20, Z8
-	VFMADD231PS  Z22, Z21, Z9
-	VBROADCASTSS (SI), Z22
-	VFMADD231PS  Z22, Z20, Z10
-	VFMADD231PS  Z22, Z21, Z11
-	VBROADCASTSS (SI)(AX*1), Z22
-	VFMADD231PS  Z22, Z20, Z12
-	VFMADD231PS  Z22, Z21, Z13
-	VBROADCASTSS (SI)(AX*2), Z22
-	VFMADD231PS  Z22, Z20, Z14
-	VFMADD231PS  Z22, Z21, Z15
-	VBROADCASTSS (SI)(DX*1), Z22
-	VFMADD231PS  Z22, Z20, Z16
-	VFMADD231PS  Z22, Z21, Z17
-	VBROADCASTSS (SI)(AX*4), Z22
-	VFMADD231PS  Z22, Z20, Z18
-	VFMADD231PS  Z22, Z21, Z19
-	ADDQ         DI, BX
-	ADDQ         DI, SI
-	ADDQ         R9, R8
-	DECQ         R11
-	JNZ          loop
-	XCHGQ        R12, R11
-	TESTQ        R11, R11
-	JNZ          near
-	MOVQ         last+80(FP), DI
-	MOVQ         $0x0000ffff, R8
-	MOVQ         $0x00000010, R9
-	SUBQ         DI, R9
-	SHRXQ        R9, R8, R8
-	KMOVW        R8, K1
-	VBROADCASTSS alpha+88(FP), Z20
-	VBROADCASTSS beta+92(FP), Z21
-	MOVL         beta+92(FP), DI
-	SHLL         $0x01, DI
-	JZ           store
-	MOVQ         rowC+72(FP), R8
-	MOVQ         (SP), DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z0, Z0
-	VFMADD231PS  Z22, Z21, Z0
-	VMOVUPS      Z0, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z1, Z1
-	VFMADD231PS  Z22, Z21, Z1
-	VMOVUPS      Z1, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z2, Z2
-	VFMADD231PS  Z22, Z21, Z2
-	VMOVUPS      Z2, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z3, Z3
-	VFMADD231PS  Z22, Z21, Z3
-	VMOVUPS      Z3, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z4, Z4
-	VFMADD231PS  Z22, Z21, Z4
-	VMOVUPS      Z4, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z5, Z5
-	VFMADD231PS  Z22, Z21, Z5
-	VMOVUPS      Z5, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z6, Z6
-	VFMADD231PS  Z22, Z21, Z6
-	VMOVUPS      Z6, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z7, Z7
-	VFMADD231PS  Z22, Z21, Z7
-	VMOVUPS      Z7, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z8, Z8
-	VFMADD231PS  Z22, Z21, Z8
-	VMOVUPS      Z8, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z9, Z9
-	VFMADD231PS  Z22, Z21, Z9
-	VMOVUPS      Z9, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z10, Z10
-	VFMADD231PS  Z22, Z21, Z10
-	VMOVUPS      Z10, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z11, Z11
-	VFMADD231PS  Z22, Z21, Z11
-	VMOVUPS      Z11, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z12, Z12
-	VFMADD231PS  Z22, Z21, Z12
-	VMOVUPS      Z12, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z13, Z13
-	VFMADD231PS  Z22, Z21, Z13
-	VMOVUPS      Z13, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z14, Z14
-	VFMADD231PS  Z22, Z21, Z14
-	VMOVUPS      Z14, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z15, Z15
-	VFMADD231PS  Z22, Z21, Z15
-	VMOVUPS      Z15, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z16, Z16
-	VFMADD231PS  Z22, Z21, Z16
-	VMOVUPS      Z16, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z17, Z17
-	VFMADD231PS  Z22, Z21, Z17
-	VMOVUPS      Z17, K1, 64(DI)
-	ADDQ         R8, DI
-	VMOVUPS      (DI), Z22
-	VMULPS       Z20, Z18, Z18
-	VFMADD231PS  Z22, Z21, Z18
-	VMOVUPS      Z18, (DI)
-	VMOVUPS.Z    64(DI), K1, Z22
-	VMULPS       Z20, Z19, Z19
-	VFMADD231PS  Z22, Z21, Z19
-	VMOVUPS      Z19, K1, 64(DI)
-	ADDQ         R8, DI
-	MOVQ         DI, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R8
-	MOVQ    (SP), DI
-	VMULPS  Z20, Z0, Z0
-	VMOVUPS Z0, (DI)
-	VMULPS  Z20, Z1, Z1
-	VMOVUPS Z1, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z2, Z2
-	VMOVUPS Z2, (DI)
-	VMULPS  Z20, Z3, Z3
-	VMOVUPS Z3, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z4, Z4
-	VMOVUPS Z4, (DI)
-	VMULPS  Z20, Z5, Z5
-	VMOVUPS Z5, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z6, Z6
-	VMOVUPS Z6, (DI)
-	VMULPS  Z20, Z7, Z7
-	VMOVUPS Z7, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z8, Z8
-	VMOVUPS Z8, (DI)
-	VMULPS  Z20, Z9, Z9
-	VMOVUPS Z9, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z10, Z10
-	VMOVUPS Z10, (DI)
-	VMULPS  Z20, Z11, Z11
-	VMOVUPS Z11, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z12, Z12
-	VMOVUPS Z12, (DI)
-	VMULPS  Z20, Z13, Z13
-	VMOVUPS Z13, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z14, Z14
-	VMOVUPS Z14, (DI)
-	VMULPS  Z20, Z15, Z15
-	VMOVUPS Z15, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z16, Z16
-	VMOVUPS Z16, (DI)
-	VMULPS  Z20, Z17, Z17
-	VMOVUPS Z17, K1, 64(DI)
-	ADDQ    R8, DI
-	VMULPS  Z20, Z18, Z18
-	VMOVUPS Z18, (DI)
-	VMULPS  Z20, Z19, Z19
-	VMOVUPS Z19, K1, 64(DI)
-	ADDQ    R8, DI
-	MOVQ    DI, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), DI
-	IMULQ colA+48(FP), DI
-	MOVQ  nextA+56(FP), R8
-	SUBQ  DI, R8
-	ADDQ  R8, BX
-	ADDQ  R8, SI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul11x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul11x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-	LEAQ (SI)(AX*4), DI
-	ADDQ AX, DI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x06, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-
-loop:
-	PREFETCHT1   (R9)(R11*1)
-	PREFETCHT1   64(R9)(R11*1)
-	VMOVUPS      (R9), Z22
-	VMOVUPS      64(R9), Z23
-	VBROADCASTSS (BX), Z24
-	VFMADD231PS  Z24, Z22, Z0
-	VFMADD231PS  Z24, Z23, Z1
-	VBROADCASTSS (BX)(AX*1), Z24
-	VFMADD231PS  Z24, Z22, Z2
-	VFMADD231PS  Z24, Z23, Z3
-	VBROADCASTSS (BX)(AX*2), Z24
-	VFMADD231PS  Z24, Z22, Z4
-	VFMADD231PS  Z24, Z23, Z5
-	VBROADCASTSS (BX)(DX*1), Z24
-	VFMADD231PS  Z24, Z22, Z6
-	VFMADD231PS  Z24, Z23, Z7
-	VBROADCASTSS (BX)(AX*4), Z24
-	VFMADD231PS  Z24, Z22, Z8
-	VFMADD231PS  Z24, Z23, Z9
-	VBROADCASTSS (SI), Z24
-	VFMADD231PS  Z24, Z22, Z10
-	VFMADD231PS  Z24, Z23, Z11
-	VBROADCASTSS (SI)(AX*1), Z24
-	VFMADD231PS  Z24, Z22, Z12
-	VFMADD231PS  Z24, Z23, Z13
-	VBROADCASTSS (SI)(AX*2), Z24
-	VFMADD231PS  Z24, Z22, Z14
-	VFMADD231PS  Z24, Z23, Z15
-	VBROADCASTSS (SI)(DX*1), Z24
-	VFMADD231PS  Z24, Z22, Z16
-	VFMADD231PS  Z24, Z23, Z17
-	VBROADCASTSS (SI)(AX*4), Z24
-	VFMADD231PS  Z24, Z22, Z18
-	VFMADD231PS  Z24, Z23, Z19
-	VBROADCASTSS (DI), Z24
-	VFMADD231PS  Z24, Z22, Z20
-	VFMADD231PS  Z24, Z23, Z21
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z22
-	VBROADCASTSS beta+92(FP), Z23
-	MOVL         beta+92(FP), R8
+	VBROADCASTSS alpha+104(FP), Z0
+	VBROADCASTSS beta+108(FP), Z1
+	MOVQ         rows+32(FP), R9
+	MOVQ         rowC+96(FP), R10
+	MOVL         beta+108(FP), R8
 	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
+	JZ           set
 	MOVQ         (SP), R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z0, Z0
-	VFMADD231PS  Z24, Z23, Z0
-	VMOVUPS      Z0, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z1, Z1
-	VFMADD231PS  Z24, Z23, Z1
-	VMOVUPS      Z1, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z2, Z2
-	VFMADD231PS  Z24, Z23, Z2
+	CMPQ         before+40(FP), $0x00
+	JE           addLast
+	VMULPS       Z0, Z2, Z2
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z2
 	VMOVUPS      Z2, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z3, Z3
-	VFMADD231PS  Z24, Z23, Z3
-	VMOVUPS      Z3, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z4, Z4
-	VFMADD231PS  Z24, Z23, Z4
+	ADDQ         R10, R8
+	CMPQ         R9, $0x01
+	JE           addLast
+	VMULPS       Z0, Z3, Z3
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z3
+	VMOVUPS      Z3, (R8)
+	ADDQ         R10, R8
+	CMPQ         R9, $0x02
+	JE           addLast
+	VMULPS       Z0, Z4, Z4
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z4
 	VMOVUPS      Z4, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z5, Z5
-	VFMADD231PS  Z24, Z23, Z5
-	VMOVUPS      Z5, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z6, Z6
-	VFMADD231PS  Z24, Z23, Z6
+	ADDQ         R10, R8
+	CMPQ         R9, $0x03
+	JE           addLast
+	VMULPS       Z0, Z5, Z5
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z5
+	VMOVUPS      Z5, (R8)
+	ADDQ         R10, R8
+	CMPQ         R9, $0x04
+	JE           addLast
+	VMULPS       Z0, Z6, Z6
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z6
 	VMOVUPS      Z6, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z7, Z7
-	VFMADD231PS  Z24, Z23, Z7
-	VMOVUPS      Z7, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z8, Z8
-	VFMADD231PS  Z24, Z23, Z8
+	ADDQ         R10, R8
+	CMPQ         R9, $0x05
+	JE           addLast
+	VMULPS       Z0, Z7, Z7
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z7
+	VMOVUPS      Z7, (R8)
+	ADDQ         R10, R8
+	CMPQ         R9, $0x06
+	JE           addLast
+	VMULPS       Z0, Z8, Z8
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z8
 	VMOVUPS      Z8, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z9, Z9
-	VFMADD231PS  Z24, Z23, Z9
-	VMOVUPS      Z9, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z10, Z10
-	VFMADD231PS  Z24, Z23, Z10
+	ADDQ         R10, R8
+	CMPQ         R9, $0x07
+	JE           addLast
+	VMULPS       Z0, Z9, Z9
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z9
+	VMOVUPS      Z9, (R8)
+	ADDQ         R10, R8
+	CMPQ         R9, $0x08
+	JE           addLast
+	VMULPS       Z0, Z10, Z10
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z10
 	VMOVUPS      Z10, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z11, Z11
-	VFMADD231PS  Z24, Z23, Z11
-	VMOVUPS      Z11, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z12, Z12
-	VFMADD231PS  Z24, Z23, Z12
+	ADDQ         R10, R8
+	CMPQ         R9, $0x09
+	JE           addLast
+	VMULPS       Z0, Z11, Z11
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z11
+	VMOVUPS      Z11, (R8)
+	ADDQ         R10, R8
+	CMPQ         R9, $0x0a
+	JE           addLast
+	VMULPS       Z0, Z12, Z12
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z12
 	VMOVUPS      Z12, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z13, Z13
-	VFMADD231PS  Z24, Z23, Z13
-	VMOVUPS      Z13, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z14, Z14
-	VFMADD231PS  Z24, Z23, Z14
+	ADDQ         R10, R8
+	CMPQ         R9, $0x0b
+	JE           addLast
+	VMULPS       Z0, Z13, Z13
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z13
+	VMOVUPS      Z13, (R8)
+	ADDQ         R10, R8
+	CMPQ         R9, $0x0c
+	JE           addLast
+	VMULPS       Z0, Z14, Z14
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z14
 	VMOVUPS      Z14, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z15, Z15
-	VFMADD231PS  Z24, Z23, Z15
-	VMOVUPS      Z15, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z16, Z16
-	VFMADD231PS  Z24, Z23, Z16
-	VMOVUPS      Z16, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z17, Z17
-	VFMADD231PS  Z24, Z23, Z17
-	VMOVUPS      Z17, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z18, Z18
-	VFMADD231PS  Z24, Z23, Z18
-	VMOVUPS      Z18, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z19, Z19
-	VFMADD231PS  Z24, Z23, Z19
-	VMOVUPS      Z19, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z24
-	VMULPS       Z22, Z20, Z20
-	VFMADD231PS  Z24, Z23, Z20
-	VMOVUPS      Z20, (R8)
-	VMOVUPS.Z    64(R8), K1, Z24
-	VMULPS       Z22, Z21, Z21
-	VFMADD231PS  Z24, Z23, Z21
-	VMOVUPS      Z21, K1, 64(R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
+	ADDQ         R10, R8
+	CMPQ         R9, $0x0d
+	JE           addLast
+	VMULPS       Z0, Z15, Z15
+	VMOVUPS      (R8), Z16
+	VFMADD231PS  Z16, Z1, Z15
+	VMOVUPS      Z15, (R8)
+	ADDQ         R10, R8
 
-store:
-	MOVQ    rowC+72(FP), R9
+addLast:
+	MOVQ        (SP), R8
+	ADDQ        before+40(FP), R8
+	MOVQ        last+48(FP), R11
+	CMPQ        R11, $0x10
+	JNE         addSome
+	VMULPS      Z0, Z17, Z17
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z17
+	VMOVUPS     Z17, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x01
+	JE          addAll
+	VMULPS      Z0, Z18, Z18
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z18
+	VMOVUPS     Z18, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x02
+	JE          addAll
+	VMULPS      Z0, Z19, Z19
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z19
+	VMOVUPS     Z19, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x03
+	JE          addAll
+	VMULPS      Z0, Z20, Z20
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z20
+	VMOVUPS     Z20, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x04
+	JE          addAll
+	VMULPS      Z0, Z21, Z21
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z21
+	VMOVUPS     Z21, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x05
+	JE          addAll
+	VMULPS      Z0, Z22, Z22
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z22
+	VMOVUPS     Z22, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x06
+	JE          addAll
+	VMULPS      Z0, Z23, Z23
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z23
+	VMOVUPS     Z23, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x07
+	JE          addAll
+	VMULPS      Z0, Z24, Z24
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z24
+	VMOVUPS     Z24, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x08
+	JE          addAll
+	VMULPS      Z0, Z25, Z25
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z25
+	VMOVUPS     Z25, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x09
+	JE          addAll
+	VMULPS      Z0, Z26, Z26
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z26
+	VMOVUPS     Z26, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0a
+	JE          addAll
+	VMULPS      Z0, Z27, Z27
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z27
+	VMOVUPS     Z27, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0b
+	JE          addAll
+	VMULPS      Z0, Z28, Z28
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z28
+	VMOVUPS     Z28, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0c
+	JE          addAll
+	VMULPS      Z0, Z29, Z29
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z29
+	VMOVUPS     Z29, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0d
+	JE          addAll
+	VMULPS      Z0, Z30, Z30
+	VMOVUPS     (R8), Z16
+	VFMADD231PS Z16, Z1, Z30
+	VMOVUPS     Z30, (R8)
+	ADDQ        R10, R8
+
+addAll:
+	JMP next
+
+addSome:
+	MOVQ        $0x0000ffff, R12
+	MOVQ        $0x00000010, R13
+	SUBQ        R11, R13
+	SHRXQ       R13, R12, R12
+	KMOVW       R12, K1
+	VMULPS      Z0, Z17, Z17
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z17
+	VMOVUPS     Z17, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x01
+	JE          addDone
+	VMULPS      Z0, Z18, Z18
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z18
+	VMOVUPS     Z18, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x02
+	JE          addDone
+	VMULPS      Z0, Z19, Z19
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z19
+	VMOVUPS     Z19, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x03
+	JE          addDone
+	VMULPS      Z0, Z20, Z20
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z20
+	VMOVUPS     Z20, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x04
+	JE          addDone
+	VMULPS      Z0, Z21, Z21
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z21
+	VMOVUPS     Z21, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x05
+	JE          addDone
+	VMULPS      Z0, Z22, Z22
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z22
+	VMOVUPS     Z22, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x06
+	JE          addDone
+	VMULPS      Z0, Z23, Z23
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z23
+	VMOVUPS     Z23, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x07
+	JE          addDone
+	VMULPS      Z0, Z24, Z24
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z24
+	VMOVUPS     Z24, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x08
+	JE          addDone
+	VMULPS      Z0, Z25, Z25
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z25
+	VMOVUPS     Z25, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x09
+	JE          addDone
+	VMULPS      Z0, Z26, Z26
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z26
+	VMOVUPS     Z26, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0a
+	JE          addDone
+	VMULPS      Z0, Z27, Z27
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z27
+	VMOVUPS     Z27, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0b
+	JE          addDone
+	VMULPS      Z0, Z28, Z28
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z28
+	VMOVUPS     Z28, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0c
+	JE          addDone
+	VMULPS      Z0, Z29, Z29
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z29
+	VMOVUPS     Z29, K1, (R8)
+	ADDQ        R10, R8
+	CMPQ        R9, $0x0d
+	JE          addDone
+	VMULPS      Z0, Z30, Z30
+	VMOVUPS.Z   (R8), K1, Z16
+	VFMADD231PS Z16, Z1, Z30
+	VMOVUPS     Z30, K1, (R8)
+	ADDQ        R10, R8
+
+addDone:
+	JMP next
+
+set:
 	MOVQ    (SP), R8
-	VMULPS  Z22, Z0, Z0
-	VMOVUPS Z0, (R8)
-	VMULPS  Z22, Z1, Z1
-	VMOVUPS Z1, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z2, Z2
+	CMPQ    before+40(FP), $0x00
+	JE      setLast
+	VMULPS  Z0, Z2, Z2
 	VMOVUPS Z2, (R8)
-	VMULPS  Z22, Z3, Z3
-	VMOVUPS Z3, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z4, Z4
+	ADDQ    R10, R8
+	CMPQ    R9, $0x01
+	JE      setLast
+	VMULPS  Z0, Z3, Z3
+	VMOVUPS Z3, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x02
+	JE      setLast
+	VMULPS  Z0, Z4, Z4
 	VMOVUPS Z4, (R8)
-	VMULPS  Z22, Z5, Z5
-	VMOVUPS Z5, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z6, Z6
+	ADDQ    R10, R8
+	CMPQ    R9, $0x03
+	JE      setLast
+	VMULPS  Z0, Z5, Z5
+	VMOVUPS Z5, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x04
+	JE      setLast
+	VMULPS  Z0, Z6, Z6
 	VMOVUPS Z6, (R8)
-	VMULPS  Z22, Z7, Z7
-	VMOVUPS Z7, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z8, Z8
+	ADDQ    R10, R8
+	CMPQ    R9, $0x05
+	JE      setLast
+	VMULPS  Z0, Z7, Z7
+	VMOVUPS Z7, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x06
+	JE      setLast
+	VMULPS  Z0, Z8, Z8
 	VMOVUPS Z8, (R8)
-	VMULPS  Z22, Z9, Z9
-	VMOVUPS Z9, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z10, Z10
+	ADDQ    R10, R8
+	CMPQ    R9, $0x07
+	JE      setLast
+	VMULPS  Z0, Z9, Z9
+	VMOVUPS Z9, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x08
+	JE      setLast
+	VMULPS  Z0, Z10, Z10
 	VMOVUPS Z10, (R8)
-	VMULPS  Z22, Z11, Z11
-	VMOVUPS Z11, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z12, Z12
+	ADDQ    R10, R8
+	CMPQ    R9, $0x09
+	JE      setLast
+	VMULPS  Z0, Z11, Z11
+	VMOVUPS Z11, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0a
+	JE      setLast
+	VMULPS  Z0, Z12, Z12
 	VMOVUPS Z12, (R8)
-	VMULPS  Z22, Z13, Z13
-	VMOVUPS Z13, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z14, Z14
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0b
+	JE      setLast
+	VMULPS  Z0, Z13, Z13
+	VMOVUPS Z13, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0c
+	JE      setLast
+	VMULPS  Z0, Z14, Z14
 	VMOVUPS Z14, (R8)
-	VMULPS  Z22, Z15, Z15
-	VMOVUPS Z15, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z16, Z16
-	VMOVUPS Z16, (R8)
-	VMULPS  Z22, Z17, Z17
-	VMOVUPS Z17, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z18, Z18
-	VMOVUPS Z18, (R8)
-	VMULPS  Z22, Z19, Z19
-	VMOVUPS Z19, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z22, Z20, Z20
-	VMOVUPS Z20, (R8)
-	VMULPS  Z22, Z21, Z21
-	VMOVUPS Z21, K1, 64(R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0d
+	JE      setLast
+	VMULPS  Z0, Z15, Z15
+	VMOVUPS Z15, (R8)
+	ADDQ    R10, R8
 
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
-	SUBQ  R8, R9
-	ADDQ  R9, BX
-	ADDQ  R9, SI
-	ADDQ  R9, DI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul12x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul12x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-	LEAQ (SI)(AX*4), DI
-	ADDQ AX, DI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-	VPXORD     Z22, Z22, Z22
-	VPXORD     Z23, Z23, Z23
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x03, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-
-loop:
-	PREFETCHT0   (R9)(R11*1)
-	PREFETCHT0   64(R9)(R11*1)
-	VMOVUPS      (R9), Z24
-	VMOVUPS      64(R9), Z25
-	VBROADCASTSS (BX), Z26
-	VFMADD231PS  Z26, Z24, Z0
-	VFMADD231PS  Z26, Z25, Z1
-	VBROADCASTSS (BX)(AX*1), Z26
-	VFMADD231PS  Z26, Z24, Z2
-	VFMADD231PS  Z26, Z25, Z3
-	VBROADCASTSS (BX)(AX*2), Z26
-	VFMADD231PS  Z26, Z24, Z4
-	VFMADD231PS  Z26, Z25, Z5
-	VBROADCASTSS (BX)(DX*1), Z26
-	VFMADD231PS  Z26, Z24, Z6
-	VFMADD231PS  Z26, Z25, Z7
-	VBROADCASTSS (BX)(AX*4), Z26
-	VFMADD231PS  Z26, Z24, Z8
-	VFMADD231PS  Z26, Z25, Z9
-	VBROADCASTSS (SI), Z26
-	VFMADD231PS  Z26, Z24, Z10
-	VFMADD231PS  Z26, Z25, Z11
-	VBROADCASTSS (SI)(AX*1), Z26
-	VFMADD231PS  Z26, Z24, Z12
-	VFMADD231PS  Z26, Z25, Z13
-	VBROADCASTSS (SI)(AX*2), Z26
-	VFMADD231PS  Z26, Z24, Z14
-	VFMADD231PS  Z26, Z25, Z15
-	VBROADCASTSS (SI)(DX*1), Z26
-	VFMADD231PS  Z26, Z24, Z16
-	VFMADD231PS  Z26, Z25, Z17
-	VBROADCASTSS (SI)(AX*4), Z26
-	VFMADD231PS  Z26, Z24, Z18
-	VFMADD231PS  Z26, Z25, Z19
-	VBROADCASTSS (DI), Z26
-	VFMADD231PS  Z26, Z24, Z20
-	VFMADD231PS  Z26, Z25, Z21
-	VBROADCASTSS (DI)(AX*1), Z26
-	VFMADD231PS  Z26, Z24, Z22
-	VFMADD231PS  Z26, Z25, Z23
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z24
-	VBROADCASTSS beta+92(FP), Z25
-	MOVL         beta+92(FP), R8
-	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
-	MOVQ         (SP), R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z0, Z0
-	VFMADD231PS  Z26, Z25, Z0
-	VMOVUPS      Z0, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z1, Z1
-	VFMADD231PS  Z26, Z25, Z1
-	VMOVUPS      Z1, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z2, Z2
-	VFMADD231PS  Z26, Z25, Z2
-	VMOVUPS      Z2, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z3, Z3
-	VFMADD231PS  Z26, Z25, Z3
-	VMOVUPS      Z3, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z4, Z4
-	VFMADD231PS  Z26, Z25, Z4
-	VMOVUPS      Z4, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z5, Z5
-	VFMADD231PS  Z26, Z25, Z5
-	VMOVUPS      Z5, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z6, Z6
-	VFMADD231PS  Z26, Z25, Z6
-	VMOVUPS      Z6, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z7, Z7
-	VFMADD231PS  Z26, Z25, Z7
-	VMOVUPS      Z7, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z8, Z8
-	VFMADD231PS  Z26, Z25, Z8
-	VMOVUPS      Z8, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z9, Z9
-	VFMADD231PS  Z26, Z25, Z9
-	VMOVUPS      Z9, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z10, Z10
-	VFMADD231PS  Z26, Z25, Z10
-	VMOVUPS      Z10, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z11, Z11
-	VFMADD231PS  Z26, Z25, Z11
-	VMOVUPS      Z11, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z12, Z12
-	VFMADD231PS  Z26, Z25, Z12
-	VMOVUPS      Z12, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z13, Z13
-	VFMADD231PS  Z26, Z25, Z13
-	VMOVUPS      Z13, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z14, Z14
-	VFMADD231PS  Z26, Z25, Z14
-	VMOVUPS      Z14, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z15, Z15
-	VFMADD231PS  Z26, Z25, Z15
-	VMOVUPS      Z15, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z16, Z16
-	VFMADD231PS  Z26, Z25, Z16
-	VMOVUPS      Z16, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z17, Z17
-	VFMADD231PS  Z26, Z25, Z17
-	VMOVUPS      Z17, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z18, Z18
-	VFMADD231PS  Z26, Z25, Z18
-	VMOVUPS      Z18, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z19, Z19
-	VFMADD231PS  Z26, Z25, Z19
-	VMOVUPS      Z19, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z20, Z20
-	VFMADD231PS  Z26, Z25, Z20
-	VMOVUPS      Z20, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z21, Z21
-	VFMADD231PS  Z26, Z25, Z21
-	VMOVUPS      Z21, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z26
-	VMULPS       Z24, Z22, Z22
-	VFMADD231PS  Z26, Z25, Z22
-	VMOVUPS      Z22, (R8)
-	VMOVUPS.Z    64(R8), K1, Z26
-	VMULPS       Z24, Z23, Z23
-	VFMADD231PS  Z26, Z25, Z23
-	VMOVUPS      Z23, K1, 64(R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R9
+setLast:
 	MOVQ    (SP), R8
-	VMULPS  Z24, Z0, Z0
-	VMOVUPS Z0, (R8)
-	VMULPS  Z24, Z1, Z1
-	VMOVUPS Z1, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z2, Z2
-	VMOVUPS Z2, (R8)
-	VMULPS  Z24, Z3, Z3
-	VMOVUPS Z3, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z4, Z4
-	VMOVUPS Z4, (R8)
-	VMULPS  Z24, Z5, Z5
-	VMOVUPS Z5, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z6, Z6
-	VMOVUPS Z6, (R8)
-	VMULPS  Z24, Z7, Z7
-	VMOVUPS Z7, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z8, Z8
-	VMOVUPS Z8, (R8)
-	VMULPS  Z24, Z9, Z9
-	VMOVUPS Z9, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z10, Z10
-	VMOVUPS Z10, (R8)
-	VMULPS  Z24, Z11, Z11
-	VMOVUPS Z11, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z12, Z12
-	VMOVUPS Z12, (R8)
-	VMULPS  Z24, Z13, Z13
-	VMOVUPS Z13, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z14, Z14
-	VMOVUPS Z14, (R8)
-	VMULPS  Z24, Z15, Z15
-	VMOVUPS Z15, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z16, Z16
-	VMOVUPS Z16, (R8)
-	VMULPS  Z24, Z17, Z17
-	VMOVUPS Z17, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z18, Z18
+	ADDQ    before+40(FP), R8
+	MOVQ    last+48(FP), R11
+	CMPQ    R11, $0x10
+	JNE     setSome
+	VMULPS  Z0, Z17, Z17
+	VMOVUPS Z17, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x01
+	JE      setAll
+	VMULPS  Z0, Z18, Z18
 	VMOVUPS Z18, (R8)
-	VMULPS  Z24, Z19, Z19
-	VMOVUPS Z19, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z20, Z20
+	ADDQ    R10, R8
+	CMPQ    R9, $0x02
+	JE      setAll
+	VMULPS  Z0, Z19, Z19
+	VMOVUPS Z19, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x03
+	JE      setAll
+	VMULPS  Z0, Z20, Z20
 	VMOVUPS Z20, (R8)
-	VMULPS  Z24, Z21, Z21
-	VMOVUPS Z21, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z24, Z22, Z22
+	ADDQ    R10, R8
+	CMPQ    R9, $0x04
+	JE      setAll
+	VMULPS  Z0, Z21, Z21
+	VMOVUPS Z21, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x05
+	JE      setAll
+	VMULPS  Z0, Z22, Z22
 	VMOVUPS Z22, (R8)
-	VMULPS  Z24, Z23, Z23
-	VMOVUPS Z23, K1, 64(R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
-	SUBQ  R8, R9
-	ADDQ  R9, BX
-	ADDQ  R9, SI
-	ADDQ  R9, DI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul13x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul13x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-	LEAQ (SI)(AX*4), DI
-	ADDQ AX, DI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-	VPXORD     Z22, Z22, Z22
-	VPXORD     Z23, Z23, Z23
-	VPXORD     Z24, Z24, Z24
-	VPXORD     Z25, Z25, Z25
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x03, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-
-loop:
-	PREFETCHT0   (R9)(R11*1)
-	PREFETCHT0   64(R9)(R11*1)
-	VMOVUPS      (R9), Z26
-	VMOVUPS      64(R9), Z27
-	VBROADCASTSS (BX), Z28
-	VFMADD231PS  Z28, Z26, Z0
-	VFMADD231PS  Z28, Z27, Z1
-	VBROADCASTSS (BX)(AX*1), Z28
-	VFMADD231PS  Z28, Z26, Z2
-	VFMADD231PS  Z28, Z27, Z3
-	VBROADCASTSS (BX)(AX*2), Z28
-	VFMADD231PS  Z28, Z26, Z4
-	VFMADD231PS  Z28, Z27, Z5
-	VBROADCASTSS (BX)(DX*1), Z28
-	VFMADD231PS  Z28, Z26, Z6
-	VFMADD231PS  Z28, Z27, Z7
-	VBROADCASTSS (BX)(AX*4), Z28
-	VFMADD231PS  Z28, Z26, Z8
-	VFMADD231PS  Z28, Z27, Z9
-	VBROADCASTSS (SI), Z28
-	VFMADD231PS  Z28, Z26, Z10
-	VFMADD231PS  Z28, Z27, Z11
-	VBROADCASTSS (SI)(AX*1), Z28
-	VFMADD231PS  Z28, Z26, Z12
-	VFMADD231PS  Z28, Z27, Z13
-	VBROADCASTSS (SI)(AX*2), Z28
-	VFMADD231PS  Z28, Z26, Z14
-	VFMADD231PS  Z28, Z27, Z15
-	VBROADCASTSS (SI)(DX*1), Z28
-	VFMADD231PS  Z28, Z26, Z16
-	VFMADD231PS  Z28, Z27, Z17
-	VBROADCASTSS (SI)(AX*4), Z28
-	VFMADD231PS  Z28, Z26, Z18
-	VFMADD231PS  Z28, Z27, Z19
-	VBROADCASTSS (DI), Z28
-	VFMADD231PS  Z28, Z26, Z20
-	VFMADD231PS  Z28, Z27, Z21
-	VBROADCASTSS (DI)(AX*1), Z28
-	VFMADD231PS  Z28, Z26, Z22
-	VFMADD231PS  Z28, Z27, Z23
-	VBROADCASTSS (DI)(AX*2), Z28
-	VFMADD231PS  Z28, Z26, Z24
-	VFMADD231PS  Z28, Z27, Z25
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z26
-	VBROADCASTSS beta+92(FP), Z27
-	MOVL         beta+92(FP), R8
-	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
-	MOVQ         (SP), R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z0, Z0
-	VFMADD231PS  Z28, Z27, Z0
-	VMOVUPS      Z0, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z1, Z1
-	VFMADD231PS  Z28, Z27, Z1
-	VMOVUPS      Z1, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z2, Z2
-	VFMADD231PS  Z28, Z27, Z2
-	VMOVUPS      Z2, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z3, Z3
-	VFMADD231PS  Z28, Z27, Z3
-	VMOVUPS      Z3, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z4, Z4
-	VFMADD231PS  Z28, Z27, Z4
-	VMOVUPS      Z4, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z5, Z5
-	VFMADD231PS  Z28, Z27, Z5
-	VMOVUPS      Z5, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z6, Z6
-	VFMADD231PS  Z28, Z27, Z6
-	VMOVUPS      Z6, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z7, Z7
-	VFMADD231PS  Z28, Z27, Z7
-	VMOVUPS      Z7, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z8, Z8
-	VFMADD231PS  Z28, Z27, Z8
-	VMOVUPS      Z8, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z9, Z9
-	VFMADD231PS  Z28, Z27, Z9
-	VMOVUPS      Z9, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z10, Z10
-	VFMADD231PS  Z28, Z27, Z10
-	VMOVUPS      Z10, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z11, Z11
-	VFMADD231PS  Z28, Z27, Z11
-	VMOVUPS      Z11, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z12, Z12
-	VFMADD231PS  Z28, Z27, Z12
-	VMOVUPS      Z12, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z13, Z13
-	VFMADD231PS  Z28, Z27, Z13
-	VMOVUPS      Z13, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z14, Z14
-	VFMADD231PS  Z28, Z27, Z14
-	VMOVUPS      Z14, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z15, Z15
-	VFMADD231PS  Z28, Z27, Z15
-	VMOVUPS      Z15, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z16, Z16
-	VFMADD231PS  Z28, Z27, Z16
-	VMOVUPS      Z16, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z17, Z17
-	VFMADD231PS  Z28, Z27, Z17
-	VMOVUPS      Z17, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z18, Z18
-	VFMADD231PS  Z28, Z27, Z18
-	VMOVUPS      Z18, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z19, Z19
-	VFMADD231PS  Z28, Z27, Z19
-	VMOVUPS      Z19, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z20, Z20
-	VFMADD231PS  Z28, Z27, Z20
-	VMOVUPS      Z20, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z21, Z21
-	VFMADD231PS  Z28, Z27, Z21
-	VMOVUPS      Z21, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z22, Z22
-	VFMADD231PS  Z28, Z27, Z22
-	VMOVUPS      Z22, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z23, Z23
-	VFMADD231PS  Z28, Z27, Z23
-	VMOVUPS      Z23, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z28
-	VMULPS       Z26, Z24, Z24
-	VFMADD231PS  Z28, Z27, Z24
-	VMOVUPS      Z24, (R8)
-	VMOVUPS.Z    64(R8), K1, Z28
-	VMULPS       Z26, Z25, Z25
-	VFMADD231PS  Z28, Z27, Z25
-	VMOVUPS      Z25, K1, 64(R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R9
-	MOVQ    (SP), R8
-	VMULPS  Z26, Z0, Z0
-	VMOVUPS Z0, (R8)
-	VMULPS  Z26, Z1, Z1
-	VMOVUPS Z1, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z2, Z2
-	VMOVUPS Z2, (R8)
-	VMULPS  Z26, Z3, Z3
-	VMOVUPS Z3, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z4, Z4
-	VMOVUPS Z4, (R8)
-	VMULPS  Z26, Z5, Z5
-	VMOVUPS Z5, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z6, Z6
-	VMOVUPS Z6, (R8)
-	VMULPS  Z26, Z7, Z7
-	VMOVUPS Z7, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z8, Z8
-	VMOVUPS Z8, (R8)
-	VMULPS  Z26, Z9, Z9
-	VMOVUPS Z9, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z10, Z10
-	VMOVUPS Z10, (R8)
-	VMULPS  Z26, Z11, Z11
-	VMOVUPS Z11, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z12, Z12
-	VMOVUPS Z12, (R8)
-	VMULPS  Z26, Z13, Z13
-	VMOVUPS Z13, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z14, Z14
-	VMOVUPS Z14, (R8)
-	VMULPS  Z26, Z15, Z15
-	VMOVUPS Z15, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z16, Z16
-	VMOVUPS Z16, (R8)
-	VMULPS  Z26, Z17, Z17
-	VMOVUPS Z17, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z18, Z18
-	VMOVUPS Z18, (R8)
-	VMULPS  Z26, Z19, Z19
-	VMOVUPS Z19, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z20, Z20
-	VMOVUPS Z20, (R8)
-	VMULPS  Z26, Z21, Z21
-	VMOVUPS Z21, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z22, Z22
-	VMOVUPS Z22, (R8)
-	VMULPS  Z26, Z23, Z23
-	VMOVUPS Z23, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z26, Z24, Z24
+	ADDQ    R10, R8
+	CMPQ    R9, $0x06
+	JE      setAll
+	VMULPS  Z0, Z23, Z23
+	VMOVUPS Z23, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x07
+	JE      setAll
+	VMULPS  Z0, Z24, Z24
 	VMOVUPS Z24, (R8)
-	VMULPS  Z26, Z25, Z25
-	VMOVUPS Z25, K1, 64(R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
-
-next:
-	DECQ  CX
-	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
-	SUBQ  R8, R9
-	ADDQ  R9, BX
-	ADDQ  R9, SI
-	ADDQ  R9, DI
-	JMP   tile
-
-done:
-	VZEROUPPER
-	RET
-
-// func mul14x2AVX512(a *float32, b *float32, c *float32, tiles int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, last int, alpha float32, beta float32)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·mul14x2AVX512(SB), NOSPLIT, $8-96
-	MOVQ c+16(FP), AX
-	MOVQ tiles+24(FP), CX
-	MOVQ AX, (SP)
-	MOVQ a+0(FP), BX
-	MOVQ rowA+40(FP), AX
-	LEAQ (AX)(AX*2), DX
-	LEAQ (BX)(AX*4), SI
-	ADDQ AX, SI
-	LEAQ (SI)(AX*4), DI
-	ADDQ AX, DI
-
-tile:
-	VPXORD     Z0, Z0, Z0
-	VPXORD     Z1, Z1, Z1
-	VPXORD     Z2, Z2, Z2
-	VPXORD     Z3, Z3, Z3
-	VPXORD     Z4, Z4, Z4
-	VPXORD     Z5, Z5, Z5
-	VPXORD     Z6, Z6, Z6
-	VPXORD     Z7, Z7, Z7
-	VPXORD     Z8, Z8, Z8
-	VPXORD     Z9, Z9, Z9
-	VPXORD     Z10, Z10, Z10
-	VPXORD     Z11, Z11, Z11
-	VPXORD     Z12, Z12, Z12
-	VPXORD     Z13, Z13, Z13
-	VPXORD     Z14, Z14, Z14
-	VPXORD     Z15, Z15, Z15
-	VPXORD     Z16, Z16, Z16
-	VPXORD     Z17, Z17, Z17
-	VPXORD     Z18, Z18, Z18
-	VPXORD     Z19, Z19, Z19
-	VPXORD     Z20, Z20, Z20
-	VPXORD     Z21, Z21, Z21
-	VPXORD     Z22, Z22, Z22
-	VPXORD     Z23, Z23, Z23
-	VPXORD     Z24, Z24, Z24
-	VPXORD     Z25, Z25, Z25
-	VPXORD     Z26, Z26, Z26
-	VPXORD     Z27, Z27, Z27
-	MOVQ       colA+48(FP), R8
-	MOVQ       b+8(FP), R9
-	MOVQ       rowB+64(FP), R10
-	MOVQ       R10, R11
-	SHLQ       $0x03, R11
-	XORQ       R13, R13
-	MOVQ       depth+32(FP), R12
-	CMPQ       R12, $0x60
-	JLE        near
-	MOVQ       rowC+72(FP), R14
-	MOVQ       (SP), R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	PREFETCHT1 (R13)
-	PREFETCHT1 64(R13)
-	ADDQ       R14, R13
-	SUBQ       $0x20, R12
-	MOVQ       $0x00000020, R13
-	JMP        loop
-
-near:
-	MOVQ       rowC+72(FP), R15
-	MOVQ       (SP), R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-	PREFETCHT0 (R14)
-	PREFETCHT0 64(R14)
-	ADDQ       R15, R14
-
-loop:
-	PREFETCHT0   (R9)(R11*1)
-	PREFETCHT0   64(R9)(R11*1)
-	VMOVUPS      (R9), Z28
-	VMOVUPS      64(R9), Z29
-	VBROADCASTSS (BX), Z30
-	VFMADD231PS  Z30, Z28, Z0
-	VFMADD231PS  Z30, Z29, Z1
-	VBROADCASTSS (BX)(AX*1), Z30
-	VFMADD231PS  Z30, Z28, Z2
-	VFMADD231PS  Z30, Z29, Z3
-	VBROADCASTSS (BX)(AX*2), Z30
-	VFMADD231PS  Z30, Z28, Z4
-	VFMADD231PS  Z30, Z29, Z5
-	VBROADCASTSS (BX)(DX*1), Z30
-	VFMADD231PS  Z30, Z28, Z6
-	VFMADD231PS  Z30, Z29, Z7
-	VBROADCASTSS (BX)(AX*4), Z30
-	VFMADD231PS  Z30, Z28, Z8
-	VFMADD231PS  Z30, Z29, Z9
-	VBROADCASTSS (SI), Z30
-	VFMADD231PS  Z30, Z28, Z10
-	VFMADD231PS  Z30, Z29, Z11
-	VBROADCASTSS (SI)(AX*1), Z30
-	VFMADD231PS  Z30, Z28, Z12
-	VFMADD231PS  Z30, Z29, Z13
-	VBROADCASTSS (SI)(AX*2), Z30
-	VFMADD231PS  Z30, Z28, Z14
-	VFMADD231PS  Z30, Z29, Z15
-	VBROADCASTSS (SI)(DX*1), Z30
-	VFMADD231PS  Z30, Z28, Z16
-	VFMADD231PS  Z30, Z29, Z17
-	VBROADCASTSS (SI)(AX*4), Z30
-	VFMADD231PS  Z30, Z28, Z18
-	VFMADD231PS  Z30, Z29, Z19
-	VBROADCASTSS (DI), Z30
-	VFMADD231PS  Z30, Z28, Z20
-	VFMADD231PS  Z30, Z29, Z21
-	VBROADCASTSS (DI)(AX*1), Z30
-	VFMADD231PS  Z30, Z28, Z22
-	VFMADD231PS  Z30, Z29, Z23
-	VBROADCASTSS (DI)(AX*2), Z30
-	VFMADD231PS  Z30, Z28, Z24
-	VFMADD231PS  Z30, Z29, Z25
-	VBROADCASTSS (DI)(DX*1), Z30
-	VFMADD231PS  Z30, Z28, Z26
-	VFMADD231PS  Z30, Z29, Z27
-	ADDQ         R8, BX
-	ADDQ         R8, SI
-	ADDQ         R8, DI
-	ADDQ         R10, R9
-	DECQ         R12
-	JNZ          loop
-	XCHGQ        R13, R12
-	TESTQ        R12, R12
-	JNZ          near
-	MOVQ         last+80(FP), R8
-	MOVQ         $0x0000ffff, R9
-	MOVQ         $0x00000010, R10
-	SUBQ         R8, R10
-	SHRXQ        R10, R9, R9
-	KMOVW        R9, K1
-	VBROADCASTSS alpha+88(FP), Z28
-	VBROADCASTSS beta+92(FP), Z29
-	MOVL         beta+92(FP), R8
-	SHLL         $0x01, R8
-	JZ           store
-	MOVQ         rowC+72(FP), R9
-	MOVQ         (SP), R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z0, Z0
-	VFMADD231PS  Z30, Z29, Z0
-	VMOVUPS      Z0, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z1, Z1
-	VFMADD231PS  Z30, Z29, Z1
-	VMOVUPS      Z1, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z2, Z2
-	VFMADD231PS  Z30, Z29, Z2
-	VMOVUPS      Z2, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z3, Z3
-	VFMADD231PS  Z30, Z29, Z3
-	VMOVUPS      Z3, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z4, Z4
-	VFMADD231PS  Z30, Z29, Z4
-	VMOVUPS      Z4, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z5, Z5
-	VFMADD231PS  Z30, Z29, Z5
-	VMOVUPS      Z5, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z6, Z6
-	VFMADD231PS  Z30, Z29, Z6
-	VMOVUPS      Z6, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z7, Z7
-	VFMADD231PS  Z30, Z29, Z7
-	VMOVUPS      Z7, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z8, Z8
-	VFMADD231PS  Z30, Z29, Z8
-	VMOVUPS      Z8, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z9, Z9
-	VFMADD231PS  Z30, Z29, Z9
-	VMOVUPS      Z9, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z10, Z10
-	VFMADD231PS  Z30, Z29, Z10
-	VMOVUPS      Z10, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z11, Z11
-	VFMADD231PS  Z30, Z29, Z11
-	VMOVUPS      Z11, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z12, Z12
-	VFMADD231PS  Z30, Z29, Z12
-	VMOVUPS      Z12, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z13, Z13
-	VFMADD231PS  Z30, Z29, Z13
-	VMOVUPS      Z13, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z14, Z14
-	VFMADD231PS  Z30, Z29, Z14
-	VMOVUPS      Z14, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z15, Z15
-	VFMADD231PS  Z30, Z29, Z15
-	VMOVUPS      Z15, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z16, Z16
-	VFMADD231PS  Z30, Z29, Z16
-	VMOVUPS      Z16, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z17, Z17
-	VFMADD231PS  Z30, Z29, Z17
-	VMOVUPS      Z17, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z18, Z18
-	VFMADD231PS  Z30, Z29, Z18
-	VMOVUPS      Z18, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z19, Z19
-	VFMADD231PS  Z30, Z29, Z19
-	VMOVUPS      Z19, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z20, Z20
-	VFMADD231PS  Z30, Z29, Z20
-	VMOVUPS      Z20, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z21, Z21
-	VFMADD231PS  Z30, Z29, Z21
-	VMOVUPS      Z21, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z22, Z22
-	VFMADD231PS  Z30, Z29, Z22
-	VMOVUPS      Z22, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z23, Z23
-	VFMADD231PS  Z30, Z29, Z23
-	VMOVUPS      Z23, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z24, Z24
-	VFMADD231PS  Z30, Z29, Z24
-	VMOVUPS      Z24, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z25, Z25
-	VFMADD231PS  Z30, Z29, Z25
-	VMOVUPS      Z25, K1, 64(R8)
-	ADDQ         R9, R8
-	VMOVUPS      (R8), Z30
-	VMULPS       Z28, Z26, Z26
-	VFMADD231PS  Z30, Z29, Z26
-	VMOVUPS      Z26, (R8)
-	VMOVUPS.Z    64(R8), K1, Z30
-	VMULPS       Z28, Z27, Z27
-	VFMADD231PS  Z30, Z29, Z27
-	VMOVUPS      Z27, K1, 64(R8)
-	ADDQ         R9, R8
-	MOVQ         R8, (SP)
-	JMP          next
-
-store:
-	MOVQ    rowC+72(FP), R9
-	MOVQ    (SP), R8
-	VMULPS  Z28, Z0, Z0
-	VMOVUPS Z0, (R8)
-	VMULPS  Z28, Z1, Z1
-	VMOVUPS Z1, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z2, Z2
-	VMOVUPS Z2, (R8)
-	VMULPS  Z28, Z3, Z3
-	VMOVUPS Z3, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z4, Z4
-	VMOVUPS Z4, (R8)
-	VMULPS  Z28, Z5, Z5
-	VMOVUPS Z5, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z6, Z6
-	VMOVUPS Z6, (R8)
-	VMULPS  Z28, Z7, Z7
-	VMOVUPS Z7, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z8, Z8
-	VMOVUPS Z8, (R8)
-	VMULPS  Z28, Z9, Z9
-	VMOVUPS Z9, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z10, Z10
-	VMOVUPS Z10, (R8)
-	VMULPS  Z28, Z11, Z11
-	VMOVUPS Z11, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z12, Z12
-	VMOVUPS Z12, (R8)
-	VMULPS  Z28, Z13, Z13
-	VMOVUPS Z13, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z14, Z14
-	VMOVUPS Z14, (R8)
-	VMULPS  Z28, Z15, Z15
-	VMOVUPS Z15, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z16, Z16
-	VMOVUPS Z16, (R8)
-	VMULPS  Z28, Z17, Z17
-	VMOVUPS Z17, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z18, Z18
-	VMOVUPS Z18, (R8)
-	VMULPS  Z28, Z19, Z19
-	VMOVUPS Z19, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z20, Z20
-	VMOVUPS Z20, (R8)
-	VMULPS  Z28, Z21, Z21
-	VMOVUPS Z21, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z22, Z22
-	VMOVUPS Z22, (R8)
-	VMULPS  Z28, Z23, Z23
-	VMOVUPS Z23, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z24, Z24
-	VMOVUPS Z24, (R8)
-	VMULPS  Z28, Z25, Z25
-	VMOVUPS Z25, K1, 64(R8)
-	ADDQ    R9, R8
-	VMULPS  Z28, Z26, Z26
+	ADDQ    R10, R8
+	CMPQ    R9, $0x08
+	JE      setAll
+	VMULPS  Z0, Z25, Z25
+	VMOVUPS Z25, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x09
+	JE      setAll
+	VMULPS  Z0, Z26, Z26
 	VMOVUPS Z26, (R8)
-	VMULPS  Z28, Z27, Z27
-	VMOVUPS Z27, K1, 64(R8)
-	ADDQ    R9, R8
-	MOVQ    R8, (SP)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0a
+	JE      setAll
+	VMULPS  Z0, Z27, Z27
+	VMOVUPS Z27, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0b
+	JE      setAll
+	VMULPS  Z0, Z28, Z28
+	VMOVUPS Z28, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0c
+	JE      setAll
+	VMULPS  Z0, Z29, Z29
+	VMOVUPS Z29, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0d
+	JE      setAll
+	VMULPS  Z0, Z30, Z30
+	VMOVUPS Z30, (R8)
+	ADDQ    R10, R8
 
+setAll:
+	JMP next
+
+setSome:
+	MOVQ    $0x0000ffff, R12
+	MOVQ    $0x00000010, R13
+	SUBQ    R11, R13
+	SHRXQ   R13, R12, R12
+	KMOVW   R12, K1
+	VMULPS  Z0, Z17, Z17
+	VMOVUPS Z17, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x01
+	JE      setDone
+	VMULPS  Z0, Z18, Z18
+	VMOVUPS Z18, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x02
+	JE      setDone
+	VMULPS  Z0, Z19, Z19
+	VMOVUPS Z19, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x03
+	JE      setDone
+	VMULPS  Z0, Z20, Z20
+	VMOVUPS Z20, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x04
+	JE      setDone
+	VMULPS  Z0, Z21, Z21
+	VMOVUPS Z21, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x05
+	JE      setDone
+	VMULPS  Z0, Z22, Z22
+	VMOVUPS Z22, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x06
+	JE      setDone
+	VMULPS  Z0, Z23, Z23
+	VMOVUPS Z23, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x07
+	JE      setDone
+	VMULPS  Z0, Z24, Z24
+	VMOVUPS Z24, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x08
+	JE      setDone
+	VMULPS  Z0, Z25, Z25
+	VMOVUPS Z25, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x09
+	JE      setDone
+	VMULPS  Z0, Z26, Z26
+	VMOVUPS Z26, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0a
+	JE      setDone
+	VMULPS  Z0, Z27, Z27
+	VMOVUPS Z27, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0b
+	JE      setDone
+	VMULPS  Z0, Z28, Z28
+	VMOVUPS Z28, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0c
+	JE      setDone
+	VMULPS  Z0, Z29, Z29
+	VMOVUPS Z29, K1, (R8)
+	ADDQ    R10, R8
+	CMPQ    R9, $0x0d
+	JE      setDone
+	VMULPS  Z0, Z30, Z30
+	VMOVUPS Z30, K1, (R8)
+	ADDQ    R10, R8
+
+setDone:
 next:
+	SUBQ  before+40(FP), R8
+	MOVQ  R8, (SP)
 	DECQ  CX
 	JZ    done
-	MOVQ  depth+32(FP), R8
-	IMULQ colA+48(FP), R8
-	MOVQ  nextA+56(FP), R9
+	MOVQ  depth+56(FP), R8
+	IMULQ colA+72(FP), R8
+	MOVQ  nextA+80(FP), R9
 	SUBQ  R8, R9
 	ADDQ  R9, BX
 	ADDQ  R9, SI

@@ -27,11 +27,7 @@ func main() {
 	ConstraintExpr("!noasm,gc")
 	masks()
 	for _, t := range tiers {
-		for vectors := 1; vectors <= 2; vectors++ {
-			for rows := 1; rows <= t.rows; rows++ {
-				t.mul(rows, vectors)
-			}
-		}
+		t.mul()
 		for _, e := range elements {
 			t.copyRows(e)
 			for _, rows := range fewRows {

@@ -8,87 +8,139 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// mul generates a micro-kernel. It keeps its tile of C in registers: at most
-// 6 rows of 2 vectors in 12 of AVX2's 16, 14 rows of 2 in 28 of AVX-512's 32. A
-// step along the depth loads a row of B, broadcasts each of A's values and
-// does rows·vectors multiply-adds, which is far more arithmetic than loads, so
-// the multipliers are what it waits for.
-func (t tier) mul(rows, vectors int) {
-	name := fmt.Sprintf("mul%dx%d%s", rows, vectors, t.name)
-	TEXT(name, NOSPLIT, "func(a, b, c *float32, tiles, depth, rowA, colA, nextA, rowB, rowC, last int, alpha, beta float32)")
+// micro is a micro-kernel under construction. Its tile of C stays in registers: at most
+// 6 rows of 2 vectors in 12 of AVX2's 16, 14 rows of 2 in 28 of AVX-512's 32.
+type micro struct {
+	tier
+	acc   [2][]reg.VecVirtual // of C, the first vector of a row and the last, by row
+	row   [2]reg.VecVirtual   // of B
+	value reg.VecVirtual      // of A
+	c     Mem                 // holds the place of the tile in C
+
+	a               rowPointers
+	colA, b, rowB   reg.Register
+	far, left, rest reg.GPVirtual
+}
+
+// mul generates the micro-kernel: a loop over the depth for each number of rows and vectors, and what they share.
+func (t tier) mul() {
+	name := "mul" + t.name
+	TEXT(name, NOSPLIT, "func(a, b, c *float32, tiles, rows, before, last, depth, rowA, colA, nextA, rowB, rowC int, alpha, beta float32)")
 	Pragma("noescape")
-	Doc(fmt.Sprintf("%s multiplies for tiles of %d rows and %d vectors, which lie below one", name, rows, vectors),
-		"another, with the same columns of B. Their rows of A begin nextA bytes apart.")
-	c := AllocLocal(8)
+	Doc(name+" multiplies for tiles of C, which lie below one another, with the same columns of B. Their rows",
+		fmt.Sprintf("of A begin nextA bytes apart. A tile has up to %d rows, of last floats after before bytes: 0, or %d", t.rows, t.width),
+		"for a vector.")
+	m := micro{tier: t, c: AllocLocal(8), value: t.register()}
+	for j := range m.acc {
+		m.row[j] = t.register()
+		for range t.rows {
+			m.acc[j] = append(m.acc[j], t.register())
+		}
+	}
 	at, tiles := Load(Param("c"), GP64()), Load(Param("tiles"), GP64())
-	MOVQ(at, c)
-	a := newRowPointers(rows)
+	MOVQ(at, m.c)
+	m.a = newRowPointers(t.rows)
 
 	Label("tile")
-	acc := make([][]reg.VecVirtual, rows)
-	for i := range acc {
-		acc[i] = make([]reg.VecVirtual, vectors)
-		for j := range acc[i] {
-			acc[i][j] = t.register()
-			t.zero(acc[i][j])
-		}
-	}
-	row := make([]reg.VecVirtual, vectors)
-	for j := range row {
-		row[j] = t.register()
-	}
-	value := t.register()
-
-	colA := Load(Param("colA"), GP64())
-	b, rowB := Load(Param("b"), GP64()), Load(Param("rowB"), GP64())
-	far, left, rest := GP64(), GP64(), GP64()
-	distance, prefetchB := uint64(ahead), PREFETCHT0
-	if rows <= quickRows {
-		distance, prefetchB = farAhead, PREFETCHT1
-	}
-	MOVQ(rowB, far)
-	SHLQ(Imm(distance), far)
-	XORQ(rest, rest)
-	Load(Param("depth"), left)
-	CMPQ(left, Imm(3*near))
+	m.zero()
+	m.b, m.left, m.rest = Load(Param("b"), GP64()), GP64(), GP64()
+	XORQ(m.rest, m.rest)
+	Load(Param("depth"), m.left)
+	CMPQ(m.left, Imm(3*near))
 	JLE(LabelRef("near"))
-	t.prefetch(c, rows, vectors, PREFETCHT1)
-	SUBQ(Imm(near), left)
-	MOVQ(U32(near), rest)
+	m.prefetch("early", PREFETCHT1)
+	SUBQ(Imm(near), m.left)
+	MOVQ(U32(near), m.rest)
 	JMP(LabelRef("loop"))
 	Label("near")
-	t.prefetch(c, rows, vectors, PREFETCHT0)
+	m.prefetch("late", PREFETCHT0)
 	Label("loop")
-	for j := 0; j < vectors*t.width; j += 64 {
-		prefetchB(Mem{Base: b, Index: far, Scale: 1, Disp: j})
-	}
-	for j := range row {
-		VMOVUPS(Mem{Base: b, Disp: j * t.width}, row[j])
-	}
-	for i := range acc {
-		VBROADCASTSS(a.at(i), value)
-		for j := range row {
-			VFMADD231PS(value, row[j], acc[i][j])
-		}
-	}
-	for _, base := range a.bases {
-		ADDQ(colA, base)
-	}
-	ADDQ(rowB, b)
-	DECQ(left)
-	JNZ(LabelRef("loop"))
-	XCHGQ(rest, left)
-	TESTQ(left, left)
+	m.colA, m.rowB, m.far = Load(Param("colA"), GP64()), Load(Param("rowB"), GP64()), GP64()
+	MOVQ(m.rowB, m.far)
+	SHLQ(Imm(ahead), m.far)
+	CMPQ(paramAddr("rows"), Imm(quickRows))
+	JG(LabelRef("slow"))
+	SHLQ(Imm(farAhead-ahead), m.far)
+	Label("slow")
+	CMPQ(paramAddr("before"), Imm(0))
+	JE(LabelRef("one"))
+	m.choose(2, 1, t.rows)
+	Label("one")
+	m.choose(1, 1, t.rows)
+	Label("stepped")
+	XCHGQ(m.rest, m.left)
+	TESTQ(m.left, m.left)
 	JNZ(LabelRef("near"))
 
-	t.epilogue(c, acc)
+	m.epilogue()
 	DECQ(tiles)
 	JZ(LabelRef("done"))
-	a.nextTile()
+	m.a.nextTile()
 	JMP(LabelRef("tile"))
 	Label("done")
 	VZEROUPPER()
 	RET()
+}
+
+// zero clears the sums.
+func (m *micro) zero() {
+	for i := range m.rows {
+		if i&(i-1) == 0 && i > 0 {
+			CMPQ(paramAddr("rows"), Imm(uint64(i)))
+			JLE(LabelRef("zeroed"))
+		}
+		for j := range m.acc {
+			m.tier.zero(m.acc[j][i])
+		}
+	}
+	Label("zeroed")
+}
+
+// choose goes to the loop for the rows, which are from lo to hi.
+func (m *micro) choose(vectors, lo, hi int) {
+	if lo == hi {
+		m.loop(vectors, lo)
+		return
+	}
+	middle := (lo + hi) / 2
+	higher := fmt.Sprintf("from%dx%d", middle+1, vectors)
+	CMPQ(paramAddr("rows"), Imm(uint64(middle)))
+	JG(LabelRef(higher))
+	m.choose(vectors, lo, middle)
+	Label(higher)
+	m.choose(vectors, middle+1, hi)
+}
+
+// loop generates a loop along the depth. A step loads a row of B, broadcasts each of A's values and
+// does rows·vectors multiply-adds, which is far more arithmetic than loads, so
+// the multipliers are what it waits for.
+func (m *micro) loop(vectors, rows int) {
+	label := fmt.Sprintf("loop%dx%d", rows, vectors)
+	prefetchB := PREFETCHT0
+	if rows <= quickRows {
+		prefetchB = PREFETCHT1
+	}
+	Label(label)
+	for j := 0; j < vectors*m.width; j += 64 {
+		prefetchB(Mem{Base: m.b, Index: m.far, Scale: 1, Disp: j})
+	}
+	first := 2 - vectors
+	for j := first; j < 2; j++ {
+		VMOVUPS(Mem{Base: m.b, Disp: (j - first) * m.width}, m.row[j])
+	}
+	for i := range rows {
+		VBROADCASTSS(m.a.at(i), m.value)
+		for j := first; j < 2; j++ {
+			VFMADD231PS(m.value, m.row[j], m.acc[j][i])
+		}
+	}
+	for _, base := range m.a.bases[:(rows+4)/5] {
+		ADDQ(m.colA, base)
+	}
+	ADDQ(m.rowB, m.b)
+	DECQ(m.left)
+	JNZ(LabelRef(label))
+	JMP(LabelRef("stepped"))
 }
 
 // A step of at most quickRows is over so soon that B must be asked for farAhead, the binary logarithm of
@@ -104,68 +156,87 @@ const (
 const near = 32
 
 // prefetch asks for the tile of C.
-func (t tier) prefetch(c Mem, rows, vectors int, prefetch func(Op)) {
-	at, rowC := GP64(), Load(Param("rowC"), GP64())
-	MOVQ(c, at)
-	for range rows {
-		for j := 0; j < vectors*t.width; j += 64 {
-			prefetch(Mem{Base: at, Disp: j})
-		}
-		ADDQ(rowC, at)
+func (m *micro) prefetch(label string, prefetch func(Op)) {
+	at, last, rowC, left := GP64(), Load(Param("before"), GP64()), Load(Param("rowC"), GP64()), Load(Param("rows"), GP64())
+	MOVQ(m.c, at)
+	Label(label)
+	prefetch(Mem{Base: at})
+	if m.width == 64 {
+		prefetch(Mem{Base: at, Index: last, Scale: 1})
 	}
+	ADDQ(rowC, at)
+	DECQ(left)
+	JNZ(LabelRef(label))
 }
 
 // epilogue stores alpha·acc + beta·c, of the last vectors only some lanes, and
 // moves c on. With beta 0, it does not read c.
-func (t tier) epilogue(c Mem, acc [][]reg.VecVirtual) {
-	last := t.first(Load(Param("last"), GP64()).(reg.GPVirtual))
-	alpha, beta, old := t.register(), t.register(), t.register()
-	VBROADCASTSS(paramAddr("alpha"), alpha)
-	VBROADCASTSS(paramAddr("beta"), beta)
+func (m *micro) epilogue() {
+	e := epilogue{micro: m, alpha: m.register(), beta: m.register(), old: m.register(), at: GP64()}
+	VBROADCASTSS(paramAddr("alpha"), e.alpha)
+	VBROADCASTSS(paramAddr("beta"), e.beta)
+	e.rows, e.rowC = Load(Param("rows"), GP64()), Load(Param("rowC"), GP64())
 	bits := GP32()
 	MOVL(paramAddr("beta"), bits)
 	SHLL(Imm(1), bits) // drops the sign
-	JZ(LabelRef("store"))
-
-	t.eachVector(c, acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
-		if isLast {
-			last.load(at, old)
-		} else {
-			VMOVUPS(at, old)
-		}
-		VMULPS(alpha, sum, sum)
-		VFMADD231PS(old, beta, sum)
-		t.store(sum, at, isLast, last)
-	})
+	JZ(LabelRef("set"))
+	e.tile("add", true)
 	JMP(LabelRef("next"))
-
-	Label("store")
-	t.eachVector(c, acc, func(sum reg.VecVirtual, at Mem, isLast bool) {
-		VMULPS(alpha, sum, sum)
-		t.store(sum, at, isLast, last)
-	})
+	Label("set")
+	e.tile("set", false)
 	Label("next")
+	SUBQ(paramAddr("before"), e.at)
+	MOVQ(e.at, m.c)
 }
 
-// eachVector calls do for every accumulator and its place in c, and moves c on.
-func (t tier) eachVector(c Mem, acc [][]reg.VecVirtual, do func(sum reg.VecVirtual, at Mem, isLast bool)) {
-	base, rowC := GP64(), Load(Param("rowC"), GP64())
-	MOVQ(c, base)
-	for _, row := range acc {
-		for j, sum := range row {
-			do(sum, Mem{Base: base, Disp: j * t.width}, j == len(row)-1)
+type epilogue struct {
+	*micro
+	alpha, beta, old reg.VecVirtual
+	at               reg.GPVirtual
+	rows, rowC       reg.Register
+}
+
+// tile stores both columns of vectors.
+func (e epilogue) tile(label string, add bool) {
+	all := moves{func(m Mem, r reg.VecVirtual) { VMOVUPS(m, r) }, func(r reg.VecVirtual, m Mem) { VMOVUPS(r, m) }}
+	MOVQ(e.c, e.at)
+	CMPQ(paramAddr("before"), Imm(0))
+	JE(LabelRef(label + "Last"))
+	e.column(label+"Last", e.acc[0], add, all)
+	MOVQ(e.c, e.at)
+	ADDQ(paramAddr("before"), e.at)
+	n := Load(Param("last"), GP64()).(reg.GPVirtual)
+	CMPQ(n, Imm(uint64(e.lanes()))) // masked stores are slow
+	JNE(LabelRef(label + "Some"))
+	e.column(label+"All", e.acc[1], add, all)
+	JMP(LabelRef("next"))
+	Label(label + "Some")
+	some := e.tier.first(n)
+	e.column(label+"Done", e.acc[1], add, moves{some.load, some.store})
+}
+
+// moves is how the vectors of a column are loaded and stored.
+type moves struct {
+	load  func(Mem, reg.VecVirtual)
+	store func(reg.VecVirtual, Mem)
+}
+
+// column stores a column of vectors, from at on.
+func (e epilogue) column(end string, acc []reg.VecVirtual, add bool, v moves) {
+	for i, sum := range acc {
+		VMULPS(e.alpha, sum, sum)
+		if add {
+			v.load(Mem{Base: e.at}, e.old)
+			VFMADD231PS(e.old, e.beta, sum)
 		}
-		ADDQ(rowC, base)
+		v.store(sum, Mem{Base: e.at})
+		ADDQ(e.rowC, e.at)
+		if i < len(acc)-1 {
+			CMPQ(e.rows, Imm(uint64(i+1)))
+			JE(LabelRef(end))
+		}
 	}
-	MOVQ(base, c)
-}
-
-func (t tier) store(r reg.VecVirtual, at Mem, isLast bool, last first) {
-	if isLast {
-		last.store(r, at)
-	} else {
-		VMOVUPS(r, at)
-	}
+	Label(end)
 }
 
 // paramAddr returns where an argument lies on the stack.
