@@ -10,7 +10,7 @@ import (
 func init() {
 	Registry.Add(cpu.NEON, Kernel{
 		MR: rowsNEON, NR: vectorsNEON * lanesNEON, Lanes: lanesNEON,
-		Mul: mulNEON, CopyRows: copyRowsNEON, PackLines: packNEON,
+		Mul: multiplyNEON, CopyRows: copyRowsNEON, PackLines: packNEON,
 	})
 }
 
@@ -21,21 +21,11 @@ const (
 	lanesNEON   = 4
 )
 
-// microsNEON has the micro-kernels by vectors and rows. Distances are in bytes;
-// last is the number of lanes of the last vectors.
-var microsNEON = [vectorsNEON][rowsNEON]func(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32){
-	{mul1x1NEON, mul2x1NEON, mul3x1NEON, mul4x1NEON, mul5x1NEON, mul6x1NEON},
-	{mul1x2NEON, mul2x2NEON, mul3x2NEON, mul4x2NEON, mul5x2NEON, mul6x2NEON},
-	{mul1x3NEON, mul2x3NEON, mul3x3NEON, mul4x3NEON, mul5x3NEON, mul6x3NEON},
-	{mul1x4NEON, mul2x4NEON, mul3x4NEON, mul4x4NEON, mul5x4NEON, mul6x4NEON},
-}
-
-func mulNEON(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided) {
-	full := (cols - 1) / lanesNEON // vectors before the last
-	micro := microsNEON[full][rows-1]
+func multiplyNEON(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided) {
+	full := (cols - 1) / lanesNEON * lanesNEON // floats before the last vector
 	for t := range tiles {
 		to := c.at(t*rows, 0)
-		micro(&a.x[t*nextA], &b.x[0], &to.x[0], depth, 4*a.row, 4*a.col, 4*b.row, 4*c.row, cols-full*lanesNEON, alpha, beta)
+		mulNEON(&a.x[t*nextA], &b.x[0], &to.x[0], rows, 4*full, cols-full, depth, 4*a.row, 4*a.col, 4*b.row, 4*c.row, alpha, beta)
 	}
 }
 

@@ -4,4916 +4,561 @@
 
 #include "textflag.h"
 
-// func mul1x1NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul1x1NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	MOVD b+8(FP), R3
-	MOVD rowB+48(FP), R4
-	MOVD depth+24(FP), R5
-	MOVD $0, R6
-loop:
-	FMOVQ 0(R3), F1
-	FMOVS (R0)(R6), F2
-	WORD $0x4f821020 // fmla v0.4s, v1.4s, v2.s[0]
-	ADD R2, R6
-	ADD R4, R3
-	SUBS $1, R5
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F1
-	WORD $0x4e040421 // dup v1.4s, v1.s[0]
-	FMOVS beta+76(FP), F2
-	WORD $0x4e040442 // dup v2.4s, v2.s[0]
-	FCMPS $(0.0), F2
-	BEQ store
-	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $0, R0, R16
-	FMOVD (R16), F3
-	TBZ $0, R1, load0End
-	ADD $8, R0, R16
-	VLD1 (R16), V3.S[2]
-	B load0End
-load0One:
-	ADD $0, R0, R16
-	FMOVS (R16), F3
-	B load0End
-load0Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F3
-load0End:
-	WORD $0x4e22cc60 // fmla v0.4s, v3.4s, v2.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul2x1NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul2x1NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	MOVD b+8(FP), R4
-	MOVD rowB+48(FP), R5
-	MOVD depth+24(FP), R6
-	MOVD $0, R7
-loop:
-	FMOVQ 0(R4), F2
-	FMOVS (R0)(R7), F3
-	WORD $0x4f831040 // fmla v0.4s, v2.4s, v3.s[0]
-	FMOVS (R3)(R7), F4
-	WORD $0x4f841041 // fmla v1.4s, v2.4s, v4.s[0]
-	ADD R2, R7
-	ADD R5, R4
-	SUBS $1, R6
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F2
-	WORD $0x4e040442 // dup v2.4s, v2.s[0]
-	FMOVS beta+76(FP), F3
-	WORD $0x4e040463 // dup v3.4s, v3.s[0]
-	FCMPS $(0.0), F3
-	BEQ store
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $0, R0, R16
-	FMOVD (R16), F4
-	TBZ $0, R1, load0End
-	ADD $8, R0, R16
-	VLD1 (R16), V4.S[2]
-	B load0End
-load0One:
-	ADD $0, R0, R16
-	FMOVS (R16), F4
-	B load0End
-load0Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F4
-load0End:
-	WORD $0x4e23cc80 // fmla v0.4s, v4.4s, v3.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $0, R0, R16
-	FMOVD (R16), F4
-	TBZ $0, R1, load1End
-	ADD $8, R0, R16
-	VLD1 (R16), V4.S[2]
-	B load1End
-load1One:
-	ADD $0, R0, R16
-	FMOVS (R16), F4
-	B load1End
-load1Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F4
-load1End:
-	WORD $0x4e23cc81 // fmla v1.4s, v4.4s, v3.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul3x1NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul3x1NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	MOVD b+8(FP), R5
-	MOVD rowB+48(FP), R6
-	MOVD depth+24(FP), R7
-	MOVD $0, R8
-loop:
-	FMOVQ 0(R5), F3
-	FMOVS (R0)(R8), F4
-	WORD $0x4f841060 // fmla v0.4s, v3.4s, v4.s[0]
-	FMOVS (R3)(R8), F5
-	WORD $0x4f851061 // fmla v1.4s, v3.4s, v5.s[0]
-	FMOVS (R4)(R8), F4
-	WORD $0x4f841062 // fmla v2.4s, v3.4s, v4.s[0]
-	ADD R2, R8
-	ADD R6, R5
-	SUBS $1, R7
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F3
-	WORD $0x4e040463 // dup v3.4s, v3.s[0]
-	FMOVS beta+76(FP), F4
-	WORD $0x4e040484 // dup v4.4s, v4.s[0]
-	FCMPS $(0.0), F4
-	BEQ store
-	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $0, R0, R16
-	FMOVD (R16), F5
-	TBZ $0, R1, load0End
-	ADD $8, R0, R16
-	VLD1 (R16), V5.S[2]
-	B load0End
-load0One:
-	ADD $0, R0, R16
-	FMOVS (R16), F5
-	B load0End
-load0Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F5
-load0End:
-	WORD $0x4e24cca0 // fmla v0.4s, v5.4s, v4.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e23dc21 // fmul v1.4s, v1.4s, v3.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $0, R0, R16
-	FMOVD (R16), F5
-	TBZ $0, R1, load1End
-	ADD $8, R0, R16
-	VLD1 (R16), V5.S[2]
-	B load1End
-load1One:
-	ADD $0, R0, R16
-	FMOVS (R16), F5
-	B load1End
-load1Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F5
-load1End:
-	WORD $0x4e24cca1 // fmla v1.4s, v5.4s, v4.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $0, R0, R16
-	FMOVD (R16), F5
-	TBZ $0, R1, load2End
-	ADD $8, R0, R16
-	VLD1 (R16), V5.S[2]
-	B load2End
-load2One:
-	ADD $0, R0, R16
-	FMOVS (R16), F5
-	B load2End
-load2Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F5
-load2End:
-	WORD $0x4e24cca2 // fmla v2.4s, v5.4s, v4.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e23dc21 // fmul v1.4s, v1.4s, v3.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul4x1NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul4x1NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+// func mulNEON(a, b, c *float32, rows, before, last, depth, rowA, colA, rowB, rowC int, alpha, beta float32)
+TEXT ·mulNEON(SB), NOSPLIT|NOFRAME, $0-96
+	MOVD rows+24(FP), R0
+	MOVD before+32(FP), R1
+	MOVD a+0(FP), R2
+	MOVD rowA+56(FP), R3
+	ADD R3, R2, R4
+	ADD R3, R4, R5
+	ADD R3, R5, R6
+	ADD R3, R6, R7
+	ADD R3, R7, R8
+	MOVD b+8(FP), R9
+	MOVD colA+64(FP), R10
+	MOVD rowB+72(FP), R11
+	MOVD depth+48(FP), R12
+	MOVD $0, R13
+	CMP $16, R1
+	BGT vectors2
+	CMP $0, R1
+	BGT vectors1
+	CMP $3, R0
+	BGT x1Rows4
+	CMP $2, R0
+	BGT x1Rows3
+	CMP $1, R0
+	BGT x1Rows2
 	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	MOVD b+8(FP), R6
-	MOVD rowB+48(FP), R7
-	MOVD depth+24(FP), R8
-	MOVD $0, R9
-loop:
-	FMOVQ 0(R6), F4
-	FMOVS (R0)(R9), F5
-	WORD $0x4f851080 // fmla v0.4s, v4.4s, v5.s[0]
-	FMOVS (R3)(R9), F6
-	WORD $0x4f861081 // fmla v1.4s, v4.4s, v6.s[0]
-	FMOVS (R4)(R9), F5
-	WORD $0x4f851082 // fmla v2.4s, v4.4s, v5.s[0]
-	FMOVS (R5)(R9), F6
-	WORD $0x4f861083 // fmla v3.4s, v4.4s, v6.s[0]
-	ADD R2, R9
-	ADD R7, R6
-	SUBS $1, R8
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F4
-	WORD $0x4e040484 // dup v4.4s, v4.s[0]
-	FMOVS beta+76(FP), F5
-	WORD $0x4e0404a5 // dup v5.4s, v5.s[0]
-	FCMPS $(0.0), F5
-	BEQ store
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $0, R0, R16
-	FMOVD (R16), F6
-	TBZ $0, R1, load0End
-	ADD $8, R0, R16
-	VLD1 (R16), V6.S[2]
-	B load0End
-load0One:
-	ADD $0, R0, R16
-	FMOVS (R16), F6
-	B load0End
-load0Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F6
-load0End:
-	WORD $0x4e25ccc0 // fmla v0.4s, v6.4s, v5.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $0, R0, R16
-	FMOVD (R16), F6
-	TBZ $0, R1, load1End
-	ADD $8, R0, R16
-	VLD1 (R16), V6.S[2]
-	B load1End
-load1One:
-	ADD $0, R0, R16
-	FMOVS (R16), F6
-	B load1End
-load1Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F6
-load1End:
-	WORD $0x4e25ccc1 // fmla v1.4s, v6.4s, v5.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $0, R0, R16
-	FMOVD (R16), F6
-	TBZ $0, R1, load2End
-	ADD $8, R0, R16
-	VLD1 (R16), V6.S[2]
-	B load2End
-load2One:
-	ADD $0, R0, R16
-	FMOVS (R16), F6
-	B load2End
-load2Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F6
-load2End:
-	WORD $0x4e25ccc2 // fmla v2.4s, v6.4s, v5.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $0, R0, R16
-	FMOVD (R16), F6
-	TBZ $0, R1, load3End
-	ADD $8, R0, R16
-	VLD1 (R16), V6.S[2]
-	B load3End
-load3One:
-	ADD $0, R0, R16
-	FMOVS (R16), F6
-	B load3End
-load3Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F6
-load3End:
-	WORD $0x4e25ccc3 // fmla v3.4s, v6.4s, v5.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $0, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $8, R0, R16
-	VST1 V3.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $0, R0, R16
-	FMOVS F3, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-store3trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $0, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $8, R0, R16
-	VST1 V3.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $0, R0, R16
-	FMOVS F3, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-store3falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul5x1NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul5x1NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+loop1x1:
+	FMOVQ 0(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop1x1
+	B stepped
+x1Rows2:
 	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	MOVD b+8(FP), R7
-	MOVD rowB+48(FP), R8
-	MOVD depth+24(FP), R9
-	MOVD $0, R10
-loop:
-	FMOVQ 0(R7), F5
-	FMOVS (R0)(R10), F6
-	WORD $0x4f8610a0 // fmla v0.4s, v5.4s, v6.s[0]
-	FMOVS (R3)(R10), F7
-	WORD $0x4f8710a1 // fmla v1.4s, v5.4s, v7.s[0]
-	FMOVS (R4)(R10), F6
-	WORD $0x4f8610a2 // fmla v2.4s, v5.4s, v6.s[0]
-	FMOVS (R5)(R10), F7
-	WORD $0x4f8710a3 // fmla v3.4s, v5.4s, v7.s[0]
-	FMOVS (R6)(R10), F6
-	WORD $0x4f8610a4 // fmla v4.4s, v5.4s, v6.s[0]
-	ADD R2, R10
-	ADD R8, R7
-	SUBS $1, R9
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F5
-	WORD $0x4e0404a5 // dup v5.4s, v5.s[0]
-	FMOVS beta+76(FP), F6
-	WORD $0x4e0404c6 // dup v6.4s, v6.s[0]
-	FCMPS $(0.0), F6
-	BEQ store
-	WORD $0x6e25dc00 // fmul v0.4s, v0.4s, v5.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $0, R0, R16
-	FMOVD (R16), F7
-	TBZ $0, R1, load0End
-	ADD $8, R0, R16
-	VLD1 (R16), V7.S[2]
-	B load0End
-load0One:
-	ADD $0, R0, R16
-	FMOVS (R16), F7
-	B load0End
-load0Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F7
-load0End:
-	WORD $0x4e26cce0 // fmla v0.4s, v7.4s, v6.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $0, R0, R16
-	FMOVD (R16), F7
-	TBZ $0, R1, load1End
-	ADD $8, R0, R16
-	VLD1 (R16), V7.S[2]
-	B load1End
-load1One:
-	ADD $0, R0, R16
-	FMOVS (R16), F7
-	B load1End
-load1Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F7
-load1End:
-	WORD $0x4e26cce1 // fmla v1.4s, v7.4s, v6.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $0, R0, R16
-	FMOVD (R16), F7
-	TBZ $0, R1, load2End
-	ADD $8, R0, R16
-	VLD1 (R16), V7.S[2]
-	B load2End
-load2One:
-	ADD $0, R0, R16
-	FMOVS (R16), F7
-	B load2End
-load2Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F7
-load2End:
-	WORD $0x4e26cce2 // fmla v2.4s, v7.4s, v6.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $0, R0, R16
-	FMOVD (R16), F7
-	TBZ $0, R1, load3End
-	ADD $8, R0, R16
-	VLD1 (R16), V7.S[2]
-	B load3End
-load3One:
-	ADD $0, R0, R16
-	FMOVS (R16), F7
-	B load3End
-load3Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F7
-load3End:
-	WORD $0x4e26cce3 // fmla v3.4s, v7.4s, v6.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $0, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $8, R0, R16
-	VST1 V3.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $0, R0, R16
-	FMOVS F3, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-store3trueEnd:
-	ADD R2, R0
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $0, R0, R16
-	FMOVD (R16), F7
-	TBZ $0, R1, load4End
-	ADD $8, R0, R16
-	VLD1 (R16), V7.S[2]
-	B load4End
-load4One:
-	ADD $0, R0, R16
-	FMOVS (R16), F7
-	B load4End
-load4Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F7
-load4End:
-	WORD $0x4e26cce4 // fmla v4.4s, v7.4s, v6.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $0, R0, R16
-	FMOVD F4, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $8, R0, R16
-	VST1 V4.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $0, R0, R16
-	FMOVS F4, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-store4trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e25dc00 // fmul v0.4s, v0.4s, v5.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e25dc21 // fmul v1.4s, v1.4s, v5.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e25dc63 // fmul v3.4s, v3.4s, v5.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $0, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $8, R0, R16
-	VST1 V3.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $0, R0, R16
-	FMOVS F3, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-store3falseEnd:
-	ADD R2, R0
-	WORD $0x6e25dc84 // fmul v4.4s, v4.4s, v5.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $0, R0, R16
-	FMOVD F4, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $8, R0, R16
-	VST1 V4.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $0, R0, R16
-	FMOVS F4, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-store4falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul6x1NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul6x1NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	ADD R1, R6, R7
-	MOVD b+8(FP), R8
-	MOVD rowB+48(FP), R9
-	MOVD depth+24(FP), R10
-	MOVD $0, R11
-loop:
-	FMOVQ 0(R8), F6
-	FMOVS (R0)(R11), F7
-	WORD $0x4f8710c0 // fmla v0.4s, v6.4s, v7.s[0]
-	FMOVS (R3)(R11), F8
-	WORD $0x4f8810c1 // fmla v1.4s, v6.4s, v8.s[0]
-	FMOVS (R4)(R11), F7
-	WORD $0x4f8710c2 // fmla v2.4s, v6.4s, v7.s[0]
-	FMOVS (R5)(R11), F8
-	WORD $0x4f8810c3 // fmla v3.4s, v6.4s, v8.s[0]
-	FMOVS (R6)(R11), F7
-	WORD $0x4f8710c4 // fmla v4.4s, v6.4s, v7.s[0]
-	FMOVS (R7)(R11), F8
-	WORD $0x4f8810c5 // fmla v5.4s, v6.4s, v8.s[0]
-	ADD R2, R11
-	ADD R9, R8
-	SUBS $1, R10
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F6
-	WORD $0x4e0404c6 // dup v6.4s, v6.s[0]
-	FMOVS beta+76(FP), F7
-	WORD $0x4e0404e7 // dup v7.4s, v7.s[0]
-	FCMPS $(0.0), F7
-	BEQ store
-	WORD $0x6e26dc00 // fmul v0.4s, v0.4s, v6.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $0, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load0End
-	ADD $8, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load0End
-load0One:
-	ADD $0, R0, R16
-	FMOVS (R16), F8
-	B load0End
-load0Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-load0End:
-	WORD $0x4e27cd00 // fmla v0.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dc21 // fmul v1.4s, v1.4s, v6.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $0, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load1End
-	ADD $8, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load1End
-load1One:
-	ADD $0, R0, R16
-	FMOVS (R16), F8
-	B load1End
-load1Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-load1End:
-	WORD $0x4e27cd01 // fmla v1.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $0, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load2End
-	ADD $8, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load2End
-load2One:
-	ADD $0, R0, R16
-	FMOVS (R16), F8
-	B load2End
-load2Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-load2End:
-	WORD $0x4e27cd02 // fmla v2.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $0, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load3End
-	ADD $8, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load3End
-load3One:
-	ADD $0, R0, R16
-	FMOVS (R16), F8
-	B load3End
-load3Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-load3End:
-	WORD $0x4e27cd03 // fmla v3.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $0, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $8, R0, R16
-	VST1 V3.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $0, R0, R16
-	FMOVS F3, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-store3trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $0, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load4End
-	ADD $8, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load4End
-load4One:
-	ADD $0, R0, R16
-	FMOVS (R16), F8
-	B load4End
-load4Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-load4End:
-	WORD $0x4e27cd04 // fmla v4.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $0, R0, R16
-	FMOVD F4, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $8, R0, R16
-	VST1 V4.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $0, R0, R16
-	FMOVS F4, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-store4trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	TBNZ $2, R1, load5Full
-	TBZ $1, R1, load5One
-	ADD $0, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load5End
-	ADD $8, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load5End
-load5One:
-	ADD $0, R0, R16
-	FMOVS (R16), F8
-	B load5End
-load5Full:
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-load5End:
-	WORD $0x4e27cd05 // fmla v5.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store5trueFull
-	TBZ $1, R1, store5trueOne
-	ADD $0, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store5trueEnd
-	ADD $8, R0, R16
-	VST1 V5.S[2], (R16)
-	B store5trueEnd
-store5trueOne:
-	ADD $0, R0, R16
-	FMOVS F5, (R16)
-	B store5trueEnd
-store5trueFull:
-	ADD $0, R0, R16
-	FMOVQ F5, (R16)
-store5trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e26dc00 // fmul v0.4s, v0.4s, v6.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $0, R0, R16
-	FMOVD F0, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $8, R0, R16
-	VST1 V0.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $0, R0, R16
-	FMOVS F0, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dc21 // fmul v1.4s, v1.4s, v6.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $0, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $8, R0, R16
-	VST1 V1.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $0, R0, R16
-	FMOVS F1, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $0, R0, R16
-	FMOVQ F1, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $0, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $8, R0, R16
-	VST1 V2.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $0, R0, R16
-	FMOVS F2, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $0, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $8, R0, R16
-	VST1 V3.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $0, R0, R16
-	FMOVS F3, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-store3falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $0, R0, R16
-	FMOVD F4, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $8, R0, R16
-	VST1 V4.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $0, R0, R16
-	FMOVS F4, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-store4falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	TBNZ $2, R1, store5falseFull
-	TBZ $1, R1, store5falseOne
-	ADD $0, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store5falseEnd
-	ADD $8, R0, R16
-	VST1 V5.S[2], (R16)
-	B store5falseEnd
-store5falseOne:
-	ADD $0, R0, R16
-	FMOVS F5, (R16)
-	B store5falseEnd
-store5falseFull:
-	ADD $0, R0, R16
-	FMOVQ F5, (R16)
-store5falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul1x2NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul1x2NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	MOVD b+8(FP), R3
-	MOVD rowB+48(FP), R4
-	MOVD depth+24(FP), R5
-	MOVD $0, R6
-loop:
-	FMOVQ 0(R3), F2
-	FMOVQ 16(R3), F3
-	FMOVS (R0)(R6), F4
-	WORD $0x4f841040 // fmla v0.4s, v2.4s, v4.s[0]
-	WORD $0x4f841061 // fmla v1.4s, v3.4s, v4.s[0]
-	ADD R2, R6
-	ADD R4, R3
-	SUBS $1, R5
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F2
-	WORD $0x4e040442 // dup v2.4s, v2.s[0]
-	FMOVS beta+76(FP), F3
-	WORD $0x4e040463 // dup v3.4s, v3.s[0]
-	FCMPS $(0.0), F3
-	BEQ store
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F4
-	WORD $0x4e23cc80 // fmla v0.4s, v4.4s, v3.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $16, R0, R16
-	FMOVD (R16), F4
-	TBZ $0, R1, load0End
-	ADD $24, R0, R16
-	VLD1 (R16), V4.S[2]
-	B load0End
-load0One:
-	ADD $16, R0, R16
-	FMOVS (R16), F4
-	B load0End
-load0Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F4
-load0End:
-	WORD $0x4e23cc81 // fmla v1.4s, v4.4s, v3.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e22dc21 // fmul v1.4s, v1.4s, v2.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul2x2NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul2x2NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	MOVD b+8(FP), R4
-	MOVD rowB+48(FP), R5
-	MOVD depth+24(FP), R6
-	MOVD $0, R7
-loop:
-	FMOVQ 0(R4), F4
-	FMOVQ 16(R4), F5
-	FMOVS (R0)(R7), F6
-	WORD $0x4f861080 // fmla v0.4s, v4.4s, v6.s[0]
-	WORD $0x4f8610a1 // fmla v1.4s, v5.4s, v6.s[0]
-	FMOVS (R3)(R7), F7
-	WORD $0x4f871082 // fmla v2.4s, v4.4s, v7.s[0]
-	WORD $0x4f8710a3 // fmla v3.4s, v5.4s, v7.s[0]
-	ADD R2, R7
-	ADD R5, R4
-	SUBS $1, R6
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F4
-	WORD $0x4e040484 // dup v4.4s, v4.s[0]
-	FMOVS beta+76(FP), F5
-	WORD $0x4e0404a5 // dup v5.4s, v5.s[0]
-	FCMPS $(0.0), F5
-	BEQ store
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F6
-	WORD $0x4e25ccc0 // fmla v0.4s, v6.4s, v5.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $16, R0, R16
-	FMOVD (R16), F6
-	TBZ $0, R1, load0End
-	ADD $24, R0, R16
-	VLD1 (R16), V6.S[2]
-	B load0End
-load0One:
-	ADD $16, R0, R16
-	FMOVS (R16), F6
-	B load0End
-load0Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F6
-load0End:
-	WORD $0x4e25ccc1 // fmla v1.4s, v6.4s, v5.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F6
-	WORD $0x4e25ccc2 // fmla v2.4s, v6.4s, v5.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $16, R0, R16
-	FMOVD (R16), F6
-	TBZ $0, R1, load1End
-	ADD $24, R0, R16
-	VLD1 (R16), V6.S[2]
-	B load1End
-load1One:
-	ADD $16, R0, R16
-	FMOVS (R16), F6
-	B load1End
-load1Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F6
-load1End:
-	WORD $0x4e25ccc3 // fmla v3.4s, v6.4s, v5.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul3x2NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul3x2NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	MOVD b+8(FP), R5
-	MOVD rowB+48(FP), R6
-	MOVD depth+24(FP), R7
-	MOVD $0, R8
-loop:
-	FMOVQ 0(R5), F6
-	FMOVQ 16(R5), F7
-	FMOVS (R0)(R8), F8
-	WORD $0x4f8810c0 // fmla v0.4s, v6.4s, v8.s[0]
-	WORD $0x4f8810e1 // fmla v1.4s, v7.4s, v8.s[0]
-	FMOVS (R3)(R8), F9
-	WORD $0x4f8910c2 // fmla v2.4s, v6.4s, v9.s[0]
-	WORD $0x4f8910e3 // fmla v3.4s, v7.4s, v9.s[0]
-	FMOVS (R4)(R8), F8
-	WORD $0x4f8810c4 // fmla v4.4s, v6.4s, v8.s[0]
-	WORD $0x4f8810e5 // fmla v5.4s, v7.4s, v8.s[0]
-	ADD R2, R8
-	ADD R6, R5
-	SUBS $1, R7
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F6
-	WORD $0x4e0404c6 // dup v6.4s, v6.s[0]
-	FMOVS beta+76(FP), F7
-	WORD $0x4e0404e7 // dup v7.4s, v7.s[0]
-	FCMPS $(0.0), F7
-	BEQ store
-	WORD $0x6e26dc00 // fmul v0.4s, v0.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-	WORD $0x4e27cd00 // fmla v0.4s, v8.4s, v7.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e26dc21 // fmul v1.4s, v1.4s, v6.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $16, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load0End
-	ADD $24, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load0End
-load0One:
-	ADD $16, R0, R16
-	FMOVS (R16), F8
-	B load0End
-load0Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F8
-load0End:
-	WORD $0x4e27cd01 // fmla v1.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-	WORD $0x4e27cd02 // fmla v2.4s, v8.4s, v7.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $16, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load1End
-	ADD $24, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load1End
-load1One:
-	ADD $16, R0, R16
-	FMOVS (R16), F8
-	B load1End
-load1Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F8
-load1End:
-	WORD $0x4e27cd03 // fmla v3.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-	WORD $0x4e27cd04 // fmla v4.4s, v8.4s, v7.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $16, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load2End
-	ADD $24, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load2End
-load2One:
-	ADD $16, R0, R16
-	FMOVS (R16), F8
-	B load2End
-load2Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F8
-load2End:
-	WORD $0x4e27cd05 // fmla v5.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e26dc00 // fmul v0.4s, v0.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e26dc21 // fmul v1.4s, v1.4s, v6.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul4x2NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul4x2NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
 	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	MOVD b+8(FP), R6
-	MOVD rowB+48(FP), R7
-	MOVD depth+24(FP), R8
-	MOVD $0, R9
-loop:
-	FMOVQ 0(R6), F8
-	FMOVQ 16(R6), F9
-	FMOVS (R0)(R9), F10
-	WORD $0x4f8a1100 // fmla v0.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1121 // fmla v1.4s, v9.4s, v10.s[0]
-	FMOVS (R3)(R9), F11
-	WORD $0x4f8b1102 // fmla v2.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1123 // fmla v3.4s, v9.4s, v11.s[0]
-	FMOVS (R4)(R9), F10
-	WORD $0x4f8a1104 // fmla v4.4s, v8.4s, v10.s[0]
-	WORD $0x4f8a1125 // fmla v5.4s, v9.4s, v10.s[0]
-	FMOVS (R5)(R9), F11
-	WORD $0x4f8b1106 // fmla v6.4s, v8.4s, v11.s[0]
-	WORD $0x4f8b1127 // fmla v7.4s, v9.4s, v11.s[0]
-	ADD R2, R9
-	ADD R7, R6
-	SUBS $1, R8
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F8
-	WORD $0x4e040508 // dup v8.4s, v8.s[0]
-	FMOVS beta+76(FP), F9
-	WORD $0x4e040529 // dup v9.4s, v9.s[0]
-	FCMPS $(0.0), F9
-	BEQ store
-	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd40 // fmla v0.4s, v10.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e28dc21 // fmul v1.4s, v1.4s, v8.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $16, R0, R16
-	FMOVD (R16), F10
-	TBZ $0, R1, load0End
-	ADD $24, R0, R16
-	VLD1 (R16), V10.S[2]
-	B load0End
-load0One:
-	ADD $16, R0, R16
-	FMOVS (R16), F10
-	B load0End
-load0Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F10
-load0End:
-	WORD $0x4e29cd41 // fmla v1.4s, v10.4s, v9.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd42 // fmla v2.4s, v10.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e28dc63 // fmul v3.4s, v3.4s, v8.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $16, R0, R16
-	FMOVD (R16), F10
-	TBZ $0, R1, load1End
-	ADD $24, R0, R16
-	VLD1 (R16), V10.S[2]
-	B load1End
-load1One:
-	ADD $16, R0, R16
-	FMOVS (R16), F10
-	B load1End
-load1Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F10
-load1End:
-	WORD $0x4e29cd43 // fmla v3.4s, v10.4s, v9.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd44 // fmla v4.4s, v10.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $16, R0, R16
-	FMOVD (R16), F10
-	TBZ $0, R1, load2End
-	ADD $24, R0, R16
-	VLD1 (R16), V10.S[2]
-	B load2End
-load2One:
-	ADD $16, R0, R16
-	FMOVS (R16), F10
-	B load2End
-load2Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F10
-load2End:
-	WORD $0x4e29cd45 // fmla v5.4s, v10.4s, v9.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e28dcc6 // fmul v6.4s, v6.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd46 // fmla v6.4s, v10.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $16, R0, R16
-	FMOVD (R16), F10
-	TBZ $0, R1, load3End
-	ADD $24, R0, R16
-	VLD1 (R16), V10.S[2]
-	B load3End
-load3One:
-	ADD $16, R0, R16
-	FMOVS (R16), F10
-	B load3End
-load3Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F10
-load3End:
-	WORD $0x4e29cd47 // fmla v7.4s, v10.4s, v9.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $16, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $24, R0, R16
-	VST1 V7.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $16, R0, R16
-	FMOVS F7, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-store3trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e28dc21 // fmul v1.4s, v1.4s, v8.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e28dc63 // fmul v3.4s, v3.4s, v8.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e28dcc6 // fmul v6.4s, v6.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $16, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $24, R0, R16
-	VST1 V7.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $16, R0, R16
-	FMOVS F7, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-store3falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul5x2NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul5x2NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+loop2x1:
+	FMOVQ 0(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop2x1
+	B stepped
+x1Rows3:
 	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
 	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	MOVD b+8(FP), R7
-	MOVD rowB+48(FP), R8
-	MOVD depth+24(FP), R9
-	MOVD $0, R10
-loop:
-	FMOVQ 0(R7), F10
-	FMOVQ 16(R7), F11
-	FMOVS (R0)(R10), F12
-	WORD $0x4f8c1140 // fmla v0.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1161 // fmla v1.4s, v11.4s, v12.s[0]
-	FMOVS (R3)(R10), F13
-	WORD $0x4f8d1142 // fmla v2.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1163 // fmla v3.4s, v11.4s, v13.s[0]
-	FMOVS (R4)(R10), F12
-	WORD $0x4f8c1144 // fmla v4.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1165 // fmla v5.4s, v11.4s, v12.s[0]
-	FMOVS (R5)(R10), F13
-	WORD $0x4f8d1146 // fmla v6.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1167 // fmla v7.4s, v11.4s, v13.s[0]
-	FMOVS (R6)(R10), F12
-	WORD $0x4f8c1148 // fmla v8.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1169 // fmla v9.4s, v11.4s, v12.s[0]
-	ADD R2, R10
-	ADD R8, R7
-	SUBS $1, R9
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F10
-	WORD $0x4e04054a // dup v10.4s, v10.s[0]
-	FMOVS beta+76(FP), F11
-	WORD $0x4e04056b // dup v11.4s, v11.s[0]
-	FCMPS $(0.0), F11
-	BEQ store
-	WORD $0x6e2adc00 // fmul v0.4s, v0.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F12
-	WORD $0x4e2bcd80 // fmla v0.4s, v12.4s, v11.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2adc21 // fmul v1.4s, v1.4s, v10.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $16, R0, R16
-	FMOVD (R16), F12
-	TBZ $0, R1, load0End
-	ADD $24, R0, R16
-	VLD1 (R16), V12.S[2]
-	B load0End
-load0One:
-	ADD $16, R0, R16
-	FMOVS (R16), F12
-	B load0End
-load0Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F12
-load0End:
-	WORD $0x4e2bcd81 // fmla v1.4s, v12.4s, v11.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e2adc42 // fmul v2.4s, v2.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F12
-	WORD $0x4e2bcd82 // fmla v2.4s, v12.4s, v11.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e2adc63 // fmul v3.4s, v3.4s, v10.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $16, R0, R16
-	FMOVD (R16), F12
-	TBZ $0, R1, load1End
-	ADD $24, R0, R16
-	VLD1 (R16), V12.S[2]
-	B load1End
-load1One:
-	ADD $16, R0, R16
-	FMOVS (R16), F12
-	B load1End
-load1Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F12
-load1End:
-	WORD $0x4e2bcd83 // fmla v3.4s, v12.4s, v11.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e2adc84 // fmul v4.4s, v4.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F12
-	WORD $0x4e2bcd84 // fmla v4.4s, v12.4s, v11.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2adca5 // fmul v5.4s, v5.4s, v10.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $16, R0, R16
-	FMOVD (R16), F12
-	TBZ $0, R1, load2End
-	ADD $24, R0, R16
-	VLD1 (R16), V12.S[2]
-	B load2End
-load2One:
-	ADD $16, R0, R16
-	FMOVS (R16), F12
-	B load2End
-load2Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F12
-load2End:
-	WORD $0x4e2bcd85 // fmla v5.4s, v12.4s, v11.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e2adcc6 // fmul v6.4s, v6.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F12
-	WORD $0x4e2bcd86 // fmla v6.4s, v12.4s, v11.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2adce7 // fmul v7.4s, v7.4s, v10.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $16, R0, R16
-	FMOVD (R16), F12
-	TBZ $0, R1, load3End
-	ADD $24, R0, R16
-	VLD1 (R16), V12.S[2]
-	B load3End
-load3One:
-	ADD $16, R0, R16
-	FMOVS (R16), F12
-	B load3End
-load3Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F12
-load3End:
-	WORD $0x4e2bcd87 // fmla v7.4s, v12.4s, v11.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $16, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $24, R0, R16
-	VST1 V7.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $16, R0, R16
-	FMOVS F7, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-store3trueEnd:
-	ADD R2, R0
-	WORD $0x6e2add08 // fmul v8.4s, v8.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F12
-	WORD $0x4e2bcd88 // fmla v8.4s, v12.4s, v11.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e2add29 // fmul v9.4s, v9.4s, v10.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $16, R0, R16
-	FMOVD (R16), F12
-	TBZ $0, R1, load4End
-	ADD $24, R0, R16
-	VLD1 (R16), V12.S[2]
-	B load4End
-load4One:
-	ADD $16, R0, R16
-	FMOVS (R16), F12
-	B load4End
-load4Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F12
-load4End:
-	WORD $0x4e2bcd89 // fmla v9.4s, v12.4s, v11.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $16, R0, R16
-	FMOVD F9, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $24, R0, R16
-	VST1 V9.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $16, R0, R16
-	FMOVS F9, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-store4trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e2adc00 // fmul v0.4s, v0.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2adc21 // fmul v1.4s, v1.4s, v10.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e2adc42 // fmul v2.4s, v2.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e2adc63 // fmul v3.4s, v3.4s, v10.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e2adc84 // fmul v4.4s, v4.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2adca5 // fmul v5.4s, v5.4s, v10.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e2adcc6 // fmul v6.4s, v6.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2adce7 // fmul v7.4s, v7.4s, v10.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $16, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $24, R0, R16
-	VST1 V7.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $16, R0, R16
-	FMOVS F7, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-store3falseEnd:
-	ADD R2, R0
-	WORD $0x6e2add08 // fmul v8.4s, v8.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e2add29 // fmul v9.4s, v9.4s, v10.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $16, R0, R16
-	FMOVD F9, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $24, R0, R16
-	VST1 V9.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $16, R0, R16
-	FMOVS F9, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-store4falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul6x2NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul6x2NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
 	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	ADD R1, R6, R7
-	MOVD b+8(FP), R8
-	MOVD rowB+48(FP), R9
-	MOVD depth+24(FP), R10
-	MOVD $0, R11
-loop:
-	FMOVQ 0(R8), F12
-	FMOVQ 16(R8), F13
-	FMOVS (R0)(R11), F14
-	WORD $0x4f8e1180 // fmla v0.4s, v12.4s, v14.s[0]
-	WORD $0x4f8e11a1 // fmla v1.4s, v13.4s, v14.s[0]
-	FMOVS (R3)(R11), F15
-	WORD $0x4f8f1182 // fmla v2.4s, v12.4s, v15.s[0]
-	WORD $0x4f8f11a3 // fmla v3.4s, v13.4s, v15.s[0]
-	FMOVS (R4)(R11), F14
-	WORD $0x4f8e1184 // fmla v4.4s, v12.4s, v14.s[0]
-	WORD $0x4f8e11a5 // fmla v5.4s, v13.4s, v14.s[0]
-	FMOVS (R5)(R11), F15
-	WORD $0x4f8f1186 // fmla v6.4s, v12.4s, v15.s[0]
-	WORD $0x4f8f11a7 // fmla v7.4s, v13.4s, v15.s[0]
-	FMOVS (R6)(R11), F14
-	WORD $0x4f8e1188 // fmla v8.4s, v12.4s, v14.s[0]
-	WORD $0x4f8e11a9 // fmla v9.4s, v13.4s, v14.s[0]
-	FMOVS (R7)(R11), F15
-	WORD $0x4f8f118a // fmla v10.4s, v12.4s, v15.s[0]
-	WORD $0x4f8f11ab // fmla v11.4s, v13.4s, v15.s[0]
-	ADD R2, R11
-	ADD R9, R8
-	SUBS $1, R10
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F12
-	WORD $0x4e04058c // dup v12.4s, v12.s[0]
-	FMOVS beta+76(FP), F13
-	WORD $0x4e0405ad // dup v13.4s, v13.s[0]
-	FCMPS $(0.0), F13
-	BEQ store
-	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc0 // fmla v0.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2cdc21 // fmul v1.4s, v1.4s, v12.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $16, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load0End
-	ADD $24, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load0End
-load0One:
-	ADD $16, R0, R16
-	FMOVS (R16), F14
-	B load0End
-load0Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-load0End:
-	WORD $0x4e2dcdc1 // fmla v1.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc42 // fmul v2.4s, v2.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc2 // fmla v2.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e2cdc63 // fmul v3.4s, v3.4s, v12.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $16, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load1End
-	ADD $24, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load1End
-load1One:
-	ADD $16, R0, R16
-	FMOVS (R16), F14
-	B load1End
-load1Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-load1End:
-	WORD $0x4e2dcdc3 // fmla v3.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc4 // fmla v4.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2cdca5 // fmul v5.4s, v5.4s, v12.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $16, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load2End
-	ADD $24, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load2End
-load2One:
-	ADD $16, R0, R16
-	FMOVS (R16), F14
-	B load2End
-load2Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-load2End:
-	WORD $0x4e2dcdc5 // fmla v5.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdcc6 // fmul v6.4s, v6.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc6 // fmla v6.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $16, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load3End
-	ADD $24, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load3End
-load3One:
-	ADD $16, R0, R16
-	FMOVS (R16), F14
-	B load3End
-load3Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-load3End:
-	WORD $0x4e2dcdc7 // fmla v7.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $16, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $24, R0, R16
-	VST1 V7.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $16, R0, R16
-	FMOVS F7, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-store3trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd08 // fmul v8.4s, v8.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc8 // fmla v8.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $16, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load4End
-	ADD $24, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load4End
-load4One:
-	ADD $16, R0, R16
-	FMOVS (R16), F14
-	B load4End
-load4Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-load4End:
-	WORD $0x4e2dcdc9 // fmla v9.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $16, R0, R16
-	FMOVD F9, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $24, R0, R16
-	VST1 V9.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $16, R0, R16
-	FMOVS F9, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-store4trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd4a // fmul v10.4s, v10.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdca // fmla v10.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	TBNZ $2, R1, load5Full
-	TBZ $1, R1, load5One
-	ADD $16, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load5End
-	ADD $24, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load5End
-load5One:
-	ADD $16, R0, R16
-	FMOVS (R16), F14
-	B load5End
-load5Full:
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-load5End:
-	WORD $0x4e2dcdcb // fmla v11.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store5trueFull
-	TBZ $1, R1, store5trueOne
-	ADD $16, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store5trueEnd
-	ADD $24, R0, R16
-	VST1 V11.S[2], (R16)
-	B store5trueEnd
-store5trueOne:
-	ADD $16, R0, R16
-	FMOVS F11, (R16)
-	B store5trueEnd
-store5trueFull:
-	ADD $16, R0, R16
-	FMOVQ F11, (R16)
-store5trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2cdc21 // fmul v1.4s, v1.4s, v12.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $16, R0, R16
-	FMOVD F1, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $24, R0, R16
-	VST1 V1.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $16, R0, R16
-	FMOVS F1, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc42 // fmul v2.4s, v2.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e2cdc63 // fmul v3.4s, v3.4s, v12.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $16, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $24, R0, R16
-	VST1 V3.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $16, R0, R16
-	FMOVS F3, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $16, R0, R16
-	FMOVQ F3, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2cdca5 // fmul v5.4s, v5.4s, v12.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $16, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $24, R0, R16
-	VST1 V5.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $16, R0, R16
-	FMOVS F5, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdcc6 // fmul v6.4s, v6.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $16, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $24, R0, R16
-	VST1 V7.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $16, R0, R16
-	FMOVS F7, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-store3falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd08 // fmul v8.4s, v8.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $16, R0, R16
-	FMOVD F9, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $24, R0, R16
-	VST1 V9.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $16, R0, R16
-	FMOVS F9, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-store4falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd4a // fmul v10.4s, v10.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	TBNZ $2, R1, store5falseFull
-	TBZ $1, R1, store5falseOne
-	ADD $16, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store5falseEnd
-	ADD $24, R0, R16
-	VST1 V11.S[2], (R16)
-	B store5falseEnd
-store5falseOne:
-	ADD $16, R0, R16
-	FMOVS F11, (R16)
-	B store5falseEnd
-store5falseFull:
-	ADD $16, R0, R16
-	FMOVQ F11, (R16)
-store5falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul1x3NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul1x3NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	MOVD b+8(FP), R3
-	MOVD rowB+48(FP), R4
-	MOVD depth+24(FP), R5
-	MOVD $0, R6
-loop:
-	FMOVQ 0(R3), F3
-	FMOVQ 16(R3), F4
-	FMOVQ 32(R3), F5
-	FMOVS (R0)(R6), F6
-	WORD $0x4f861060 // fmla v0.4s, v3.4s, v6.s[0]
-	WORD $0x4f861081 // fmla v1.4s, v4.4s, v6.s[0]
-	WORD $0x4f8610a2 // fmla v2.4s, v5.4s, v6.s[0]
-	ADD R2, R6
-	ADD R4, R3
-	SUBS $1, R5
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F3
-	WORD $0x4e040463 // dup v3.4s, v3.s[0]
-	FMOVS beta+76(FP), F4
-	WORD $0x4e040484 // dup v4.4s, v4.s[0]
-	FCMPS $(0.0), F4
-	BEQ store
-	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F5
-	WORD $0x4e24cca0 // fmla v0.4s, v5.4s, v4.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e23dc21 // fmul v1.4s, v1.4s, v3.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F5
-	WORD $0x4e24cca1 // fmla v1.4s, v5.4s, v4.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $32, R0, R16
-	FMOVD (R16), F5
-	TBZ $0, R1, load0End
-	ADD $40, R0, R16
-	VLD1 (R16), V5.S[2]
-	B load0End
-load0One:
-	ADD $32, R0, R16
-	FMOVS (R16), F5
-	B load0End
-load0Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F5
-load0End:
-	WORD $0x4e24cca2 // fmla v2.4s, v5.4s, v4.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e23dc21 // fmul v1.4s, v1.4s, v3.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e23dc42 // fmul v2.4s, v2.4s, v3.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul2x3NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul2x3NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+loop3x1:
+	FMOVQ 0(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop3x1
+	B stepped
+x1Rows4:
+	CMP $5, R0
+	BGT x1Rows6
+	CMP $4, R0
+	BGT x1Rows5
 	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	MOVD b+8(FP), R4
-	MOVD rowB+48(FP), R5
-	MOVD depth+24(FP), R6
-	MOVD $0, R7
-loop:
-	FMOVQ 0(R4), F6
-	FMOVQ 16(R4), F7
-	FMOVQ 32(R4), F8
-	FMOVS (R0)(R7), F9
-	WORD $0x4f8910c0 // fmla v0.4s, v6.4s, v9.s[0]
-	WORD $0x4f8910e1 // fmla v1.4s, v7.4s, v9.s[0]
-	WORD $0x4f891102 // fmla v2.4s, v8.4s, v9.s[0]
-	FMOVS (R3)(R7), F10
-	WORD $0x4f8a10c3 // fmla v3.4s, v6.4s, v10.s[0]
-	WORD $0x4f8a10e4 // fmla v4.4s, v7.4s, v10.s[0]
-	WORD $0x4f8a1105 // fmla v5.4s, v8.4s, v10.s[0]
-	ADD R2, R7
-	ADD R5, R4
-	SUBS $1, R6
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F6
-	WORD $0x4e0404c6 // dup v6.4s, v6.s[0]
-	FMOVS beta+76(FP), F7
-	WORD $0x4e0404e7 // dup v7.4s, v7.s[0]
-	FCMPS $(0.0), F7
-	BEQ store
-	WORD $0x6e26dc00 // fmul v0.4s, v0.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-	WORD $0x4e27cd00 // fmla v0.4s, v8.4s, v7.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e26dc21 // fmul v1.4s, v1.4s, v6.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F8
-	WORD $0x4e27cd01 // fmla v1.4s, v8.4s, v7.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $32, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load0End
-	ADD $40, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load0End
-load0One:
-	ADD $32, R0, R16
-	FMOVS (R16), F8
-	B load0End
-load0Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F8
-load0End:
-	WORD $0x4e27cd02 // fmla v2.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F8
-	WORD $0x4e27cd03 // fmla v3.4s, v8.4s, v7.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F8
-	WORD $0x4e27cd04 // fmla v4.4s, v8.4s, v7.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $32, R0, R16
-	FMOVD (R16), F8
-	TBZ $0, R1, load1End
-	ADD $40, R0, R16
-	VLD1 (R16), V8.S[2]
-	B load1End
-load1One:
-	ADD $32, R0, R16
-	FMOVS (R16), F8
-	B load1End
-load1Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F8
-load1End:
-	WORD $0x4e27cd05 // fmla v5.4s, v8.4s, v7.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e26dc00 // fmul v0.4s, v0.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e26dc21 // fmul v1.4s, v1.4s, v6.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e26dc42 // fmul v2.4s, v2.4s, v6.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e26dc63 // fmul v3.4s, v3.4s, v6.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e26dc84 // fmul v4.4s, v4.4s, v6.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e26dca5 // fmul v5.4s, v5.4s, v6.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul3x3NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul3x3NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
 	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	MOVD b+8(FP), R5
-	MOVD rowB+48(FP), R6
-	MOVD depth+24(FP), R7
-	MOVD $0, R8
-loop:
-	FMOVQ 0(R5), F9
-	FMOVQ 16(R5), F10
-	FMOVQ 32(R5), F11
-	FMOVS (R0)(R8), F12
-	WORD $0x4f8c1120 // fmla v0.4s, v9.4s, v12.s[0]
-	WORD $0x4f8c1141 // fmla v1.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1162 // fmla v2.4s, v11.4s, v12.s[0]
-	FMOVS (R3)(R8), F13
-	WORD $0x4f8d1123 // fmla v3.4s, v9.4s, v13.s[0]
-	WORD $0x4f8d1144 // fmla v4.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1165 // fmla v5.4s, v11.4s, v13.s[0]
-	FMOVS (R4)(R8), F12
-	WORD $0x4f8c1126 // fmla v6.4s, v9.4s, v12.s[0]
-	WORD $0x4f8c1147 // fmla v7.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1168 // fmla v8.4s, v11.4s, v12.s[0]
-	ADD R2, R8
-	ADD R6, R5
-	SUBS $1, R7
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F9
-	WORD $0x4e040529 // dup v9.4s, v9.s[0]
-	FMOVS beta+76(FP), F10
-	WORD $0x4e04054a // dup v10.4s, v10.s[0]
-	FCMPS $(0.0), F10
-	BEQ store
-	WORD $0x6e29dc00 // fmul v0.4s, v0.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F11
-	WORD $0x4e2acd60 // fmla v0.4s, v11.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e29dc21 // fmul v1.4s, v1.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F11
-	WORD $0x4e2acd61 // fmla v1.4s, v11.4s, v10.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e29dc42 // fmul v2.4s, v2.4s, v9.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $32, R0, R16
-	FMOVD (R16), F11
-	TBZ $0, R1, load0End
-	ADD $40, R0, R16
-	VLD1 (R16), V11.S[2]
-	B load0End
-load0One:
-	ADD $32, R0, R16
-	FMOVS (R16), F11
-	B load0End
-load0Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F11
-load0End:
-	WORD $0x4e2acd62 // fmla v2.4s, v11.4s, v10.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e29dc63 // fmul v3.4s, v3.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F11
-	WORD $0x4e2acd63 // fmla v3.4s, v11.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e29dc84 // fmul v4.4s, v4.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F11
-	WORD $0x4e2acd64 // fmla v4.4s, v11.4s, v10.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e29dca5 // fmul v5.4s, v5.4s, v9.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $32, R0, R16
-	FMOVD (R16), F11
-	TBZ $0, R1, load1End
-	ADD $40, R0, R16
-	VLD1 (R16), V11.S[2]
-	B load1End
-load1One:
-	ADD $32, R0, R16
-	FMOVS (R16), F11
-	B load1End
-load1Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F11
-load1End:
-	WORD $0x4e2acd65 // fmla v5.4s, v11.4s, v10.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e29dcc6 // fmul v6.4s, v6.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F11
-	WORD $0x4e2acd66 // fmla v6.4s, v11.4s, v10.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e29dce7 // fmul v7.4s, v7.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F11
-	WORD $0x4e2acd67 // fmla v7.4s, v11.4s, v10.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $32, R0, R16
-	FMOVD (R16), F11
-	TBZ $0, R1, load2End
-	ADD $40, R0, R16
-	VLD1 (R16), V11.S[2]
-	B load2End
-load2One:
-	ADD $32, R0, R16
-	FMOVS (R16), F11
-	B load2End
-load2Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F11
-load2End:
-	WORD $0x4e2acd68 // fmla v8.4s, v11.4s, v10.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e29dc00 // fmul v0.4s, v0.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e29dc21 // fmul v1.4s, v1.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e29dc42 // fmul v2.4s, v2.4s, v9.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e29dc63 // fmul v3.4s, v3.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e29dc84 // fmul v4.4s, v4.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e29dca5 // fmul v5.4s, v5.4s, v9.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e29dcc6 // fmul v6.4s, v6.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e29dce7 // fmul v7.4s, v7.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e29dd08 // fmul v8.4s, v8.4s, v9.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul4x3NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul4x3NEON(SB), NOSPLIT|NOFRAME, $0-80
-	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
-	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
-	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
-	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
-	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
-	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
 	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	MOVD b+8(FP), R6
-	MOVD rowB+48(FP), R7
-	MOVD depth+24(FP), R8
-	MOVD $0, R9
-loop:
-	FMOVQ 0(R6), F12
-	FMOVQ 16(R6), F13
-	FMOVQ 32(R6), F14
-	FMOVS (R0)(R9), F15
-	WORD $0x4f8f1180 // fmla v0.4s, v12.4s, v15.s[0]
-	WORD $0x4f8f11a1 // fmla v1.4s, v13.4s, v15.s[0]
-	WORD $0x4f8f11c2 // fmla v2.4s, v14.4s, v15.s[0]
-	FMOVS (R3)(R9), F16
-	WORD $0x4f901183 // fmla v3.4s, v12.4s, v16.s[0]
-	WORD $0x4f9011a4 // fmla v4.4s, v13.4s, v16.s[0]
-	WORD $0x4f9011c5 // fmla v5.4s, v14.4s, v16.s[0]
-	FMOVS (R4)(R9), F15
-	WORD $0x4f8f1186 // fmla v6.4s, v12.4s, v15.s[0]
-	WORD $0x4f8f11a7 // fmla v7.4s, v13.4s, v15.s[0]
-	WORD $0x4f8f11c8 // fmla v8.4s, v14.4s, v15.s[0]
-	FMOVS (R5)(R9), F16
-	WORD $0x4f901189 // fmla v9.4s, v12.4s, v16.s[0]
-	WORD $0x4f9011aa // fmla v10.4s, v13.4s, v16.s[0]
-	WORD $0x4f9011cb // fmla v11.4s, v14.4s, v16.s[0]
-	ADD R2, R9
-	ADD R7, R6
-	SUBS $1, R8
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F12
-	WORD $0x4e04058c // dup v12.4s, v12.s[0]
-	FMOVS beta+76(FP), F13
-	WORD $0x4e0405ad // dup v13.4s, v13.s[0]
-	FCMPS $(0.0), F13
-	BEQ store
-	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc0 // fmla v0.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2cdc21 // fmul v1.4s, v1.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc1 // fmla v1.4s, v14.4s, v13.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e2cdc42 // fmul v2.4s, v2.4s, v12.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $32, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load0End
-	ADD $40, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load0End
-load0One:
-	ADD $32, R0, R16
-	FMOVS (R16), F14
-	B load0End
-load0Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F14
-load0End:
-	WORD $0x4e2dcdc2 // fmla v2.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc63 // fmul v3.4s, v3.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc3 // fmla v3.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc4 // fmla v4.4s, v14.4s, v13.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2cdca5 // fmul v5.4s, v5.4s, v12.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $32, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load1End
-	ADD $40, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load1End
-load1One:
-	ADD $32, R0, R16
-	FMOVS (R16), F14
-	B load1End
-load1Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F14
-load1End:
-	WORD $0x4e2dcdc5 // fmla v5.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdcc6 // fmul v6.4s, v6.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc6 // fmla v6.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc7 // fmla v7.4s, v14.4s, v13.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e2cdd08 // fmul v8.4s, v8.4s, v12.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $32, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load2End
-	ADD $40, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load2End
-load2One:
-	ADD $32, R0, R16
-	FMOVS (R16), F14
-	B load2End
-load2Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F14
-load2End:
-	WORD $0x4e2dcdc8 // fmla v8.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc9 // fmla v9.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e2cdd4a // fmul v10.4s, v10.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdca // fmla v10.4s, v14.4s, v13.4s
-	ADD $16, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $32, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load3End
-	ADD $40, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load3End
-load3One:
-	ADD $32, R0, R16
-	FMOVS (R16), F14
-	B load3End
-load3Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F14
-load3End:
-	WORD $0x4e2dcdcb // fmla v11.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $32, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $40, R0, R16
-	VST1 V11.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $32, R0, R16
-	FMOVS F11, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $32, R0, R16
-	FMOVQ F11, (R16)
-store3trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2cdc21 // fmul v1.4s, v1.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e2cdc42 // fmul v2.4s, v2.4s, v12.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc63 // fmul v3.4s, v3.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2cdca5 // fmul v5.4s, v5.4s, v12.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdcc6 // fmul v6.4s, v6.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e2cdd08 // fmul v8.4s, v8.4s, v12.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e2cdd4a // fmul v10.4s, v10.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $32, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $40, R0, R16
-	VST1 V11.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $32, R0, R16
-	FMOVS F11, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $32, R0, R16
-	FMOVQ F11, (R16)
-store3falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul5x3NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul5x3NEON(SB), NOSPLIT|NOFRAME, $0-80
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+loop4x1:
+	FMOVQ 0(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop4x1
+	B stepped
+x1Rows5:
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+loop5x1:
+	FMOVQ 0(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	FMOVS (R7)(R13), F28
+	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop5x1
+	B stepped
+x1Rows6:
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+	WORD $0x6e371ef7 // eor v23.16b, v23.16b, v23.16b
+loop6x1:
+	FMOVQ 0(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	FMOVS (R7)(R13), F28
+	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
+	FMOVS (R8)(R13), F29
+	WORD $0x4f9d1377 // fmla v23.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop6x1
+	B stepped
+vectors1:
+	CMP $3, R0
+	BGT x2Rows4
+	CMP $2, R0
+	BGT x2Rows3
+	CMP $1, R0
+	BGT x2Rows2
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+loop1x2:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop1x2
+	B stepped
+x2Rows2:
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+loop2x2:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop2x2
+	B stepped
+x2Rows3:
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+loop3x2:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop3x2
+	B stepped
+x2Rows4:
+	CMP $5, R0
+	BGT x2Rows6
+	CMP $4, R0
+	BGT x2Rows5
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+loop4x2:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop4x2
+	B stepped
+x2Rows5:
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+loop5x2:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	FMOVS (R7)(R13), F28
+	WORD $0x4f9c1310 // fmla v16.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop5x2
+	B stepped
+x2Rows6:
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+	WORD $0x6e341e94 // eor v20.16b, v20.16b, v20.16b
+	WORD $0x6e371ef7 // eor v23.16b, v23.16b, v23.16b
+loop6x2:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	FMOVS (R7)(R13), F28
+	WORD $0x4f9c1310 // fmla v16.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
+	FMOVS (R8)(R13), F29
+	WORD $0x4f9d1314 // fmla v20.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1377 // fmla v23.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop6x2
+	B stepped
+vectors2:
+	CMP $32, R1
+	BGT vectors3
+	CMP $3, R0
+	BGT x3Rows4
+	CMP $2, R0
+	BGT x3Rows3
+	CMP $1, R0
+	BGT x3Rows2
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+loop1x3:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop1x3
+	B stepped
+x3Rows2:
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
 	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
 	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+loop2x3:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop2x3
+	B stepped
+x3Rows3:
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
 	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
 	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
 	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+loop3x3:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop3x3
+	B stepped
+x3Rows4:
+	CMP $5, R0
+	BGT x3Rows6
+	CMP $4, R0
+	BGT x3Rows5
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
 	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
 	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
 	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
-	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	MOVD b+8(FP), R7
-	MOVD rowB+48(FP), R8
-	MOVD depth+24(FP), R9
-	MOVD $0, R10
-loop:
-	FMOVQ 0(R7), F15
-	FMOVQ 16(R7), F16
-	FMOVQ 32(R7), F17
-	FMOVS (R0)(R10), F18
-	WORD $0x4f9211e0 // fmla v0.4s, v15.4s, v18.s[0]
-	WORD $0x4f921201 // fmla v1.4s, v16.4s, v18.s[0]
-	WORD $0x4f921222 // fmla v2.4s, v17.4s, v18.s[0]
-	FMOVS (R3)(R10), F19
-	WORD $0x4f9311e3 // fmla v3.4s, v15.4s, v19.s[0]
-	WORD $0x4f931204 // fmla v4.4s, v16.4s, v19.s[0]
-	WORD $0x4f931225 // fmla v5.4s, v17.4s, v19.s[0]
-	FMOVS (R4)(R10), F18
-	WORD $0x4f9211e6 // fmla v6.4s, v15.4s, v18.s[0]
-	WORD $0x4f921207 // fmla v7.4s, v16.4s, v18.s[0]
-	WORD $0x4f921228 // fmla v8.4s, v17.4s, v18.s[0]
-	FMOVS (R5)(R10), F19
-	WORD $0x4f9311e9 // fmla v9.4s, v15.4s, v19.s[0]
-	WORD $0x4f93120a // fmla v10.4s, v16.4s, v19.s[0]
-	WORD $0x4f93122b // fmla v11.4s, v17.4s, v19.s[0]
-	FMOVS (R6)(R10), F18
-	WORD $0x4f9211ec // fmla v12.4s, v15.4s, v18.s[0]
-	WORD $0x4f92120d // fmla v13.4s, v16.4s, v18.s[0]
-	WORD $0x4f92122e // fmla v14.4s, v17.4s, v18.s[0]
-	ADD R2, R10
-	ADD R8, R7
-	SUBS $1, R9
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F15
-	WORD $0x4e0405ef // dup v15.4s, v15.s[0]
-	FMOVS beta+76(FP), F16
-	WORD $0x4e040610 // dup v16.4s, v16.s[0]
-	FCMPS $(0.0), F16
-	BEQ store
-	WORD $0x6e2fdc00 // fmul v0.4s, v0.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce20 // fmla v0.4s, v17.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2fdc21 // fmul v1.4s, v1.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce21 // fmla v1.4s, v17.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e2fdc42 // fmul v2.4s, v2.4s, v15.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $32, R0, R16
-	FMOVD (R16), F17
-	TBZ $0, R1, load0End
-	ADD $40, R0, R16
-	VLD1 (R16), V17.S[2]
-	B load0End
-load0One:
-	ADD $32, R0, R16
-	FMOVS (R16), F17
-	B load0End
-load0Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F17
-load0End:
-	WORD $0x4e30ce22 // fmla v2.4s, v17.4s, v16.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e2fdc63 // fmul v3.4s, v3.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce23 // fmla v3.4s, v17.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e2fdc84 // fmul v4.4s, v4.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce24 // fmla v4.4s, v17.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2fdca5 // fmul v5.4s, v5.4s, v15.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $32, R0, R16
-	FMOVD (R16), F17
-	TBZ $0, R1, load1End
-	ADD $40, R0, R16
-	VLD1 (R16), V17.S[2]
-	B load1End
-load1One:
-	ADD $32, R0, R16
-	FMOVS (R16), F17
-	B load1End
-load1Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F17
-load1End:
-	WORD $0x4e30ce25 // fmla v5.4s, v17.4s, v16.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e2fdcc6 // fmul v6.4s, v6.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce26 // fmla v6.4s, v17.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2fdce7 // fmul v7.4s, v7.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce27 // fmla v7.4s, v17.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e2fdd08 // fmul v8.4s, v8.4s, v15.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $32, R0, R16
-	FMOVD (R16), F17
-	TBZ $0, R1, load2End
-	ADD $40, R0, R16
-	VLD1 (R16), V17.S[2]
-	B load2End
-load2One:
-	ADD $32, R0, R16
-	FMOVS (R16), F17
-	B load2End
-load2Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F17
-load2End:
-	WORD $0x4e30ce28 // fmla v8.4s, v17.4s, v16.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e2fdd29 // fmul v9.4s, v9.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce29 // fmla v9.4s, v17.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e2fdd4a // fmul v10.4s, v10.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce2a // fmla v10.4s, v17.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $32, R0, R16
-	FMOVD (R16), F17
-	TBZ $0, R1, load3End
-	ADD $40, R0, R16
-	VLD1 (R16), V17.S[2]
-	B load3End
-load3One:
-	ADD $32, R0, R16
-	FMOVS (R16), F17
-	B load3End
-load3Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F17
-load3End:
-	WORD $0x4e30ce2b // fmla v11.4s, v17.4s, v16.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $32, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $40, R0, R16
-	VST1 V11.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $32, R0, R16
-	FMOVS F11, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $32, R0, R16
-	FMOVQ F11, (R16)
-store3trueEnd:
-	ADD R2, R0
-	WORD $0x6e2fdd8c // fmul v12.4s, v12.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce2c // fmla v12.4s, v17.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F17
-	WORD $0x4e30ce2d // fmla v13.4s, v17.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e2fddce // fmul v14.4s, v14.4s, v15.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $32, R0, R16
-	FMOVD (R16), F17
-	TBZ $0, R1, load4End
-	ADD $40, R0, R16
-	VLD1 (R16), V17.S[2]
-	B load4End
-load4One:
-	ADD $32, R0, R16
-	FMOVS (R16), F17
-	B load4End
-load4Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F17
-load4End:
-	WORD $0x4e30ce2e // fmla v14.4s, v17.4s, v16.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $32, R0, R16
-	FMOVD F14, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $40, R0, R16
-	VST1 V14.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $32, R0, R16
-	FMOVS F14, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-store4trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e2fdc00 // fmul v0.4s, v0.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2fdc21 // fmul v1.4s, v1.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e2fdc42 // fmul v2.4s, v2.4s, v15.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e2fdc63 // fmul v3.4s, v3.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e2fdc84 // fmul v4.4s, v4.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2fdca5 // fmul v5.4s, v5.4s, v15.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e2fdcc6 // fmul v6.4s, v6.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2fdce7 // fmul v7.4s, v7.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e2fdd08 // fmul v8.4s, v8.4s, v15.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e2fdd29 // fmul v9.4s, v9.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e2fdd4a // fmul v10.4s, v10.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2fdd6b // fmul v11.4s, v11.4s, v15.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $32, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $40, R0, R16
-	VST1 V11.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $32, R0, R16
-	FMOVS F11, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $32, R0, R16
-	FMOVQ F11, (R16)
-store3falseEnd:
-	ADD R2, R0
-	WORD $0x6e2fdd8c // fmul v12.4s, v12.4s, v15.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e2fddad // fmul v13.4s, v13.4s, v15.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e2fddce // fmul v14.4s, v14.4s, v15.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $32, R0, R16
-	FMOVD F14, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $40, R0, R16
-	VST1 V14.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $32, R0, R16
-	FMOVS F14, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-store4falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul6x3NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul6x3NEON(SB), NOSPLIT|NOFRAME, $0-80
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+loop4x3:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d132d // fmla v13.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop4x3
+	B stepped
+x3Rows5:
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
-	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
 	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
 	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
 	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
-	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
 	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
 	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
 	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
-	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
 	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
 	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
 	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
-	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
 	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
 	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
 	WORD $0x6e311e31 // eor v17.16b, v17.16b, v17.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	ADD R1, R6, R7
-	MOVD b+8(FP), R8
-	MOVD rowB+48(FP), R9
-	MOVD depth+24(FP), R10
-	MOVD $0, R11
-loop:
-	FMOVQ 0(R8), F18
-	FMOVQ 16(R8), F19
-	FMOVQ 32(R8), F20
-	FMOVS (R0)(R11), F21
-	WORD $0x4f951240 // fmla v0.4s, v18.4s, v21.s[0]
-	WORD $0x4f951261 // fmla v1.4s, v19.4s, v21.s[0]
-	WORD $0x4f951282 // fmla v2.4s, v20.4s, v21.s[0]
-	FMOVS (R3)(R11), F22
-	WORD $0x4f961243 // fmla v3.4s, v18.4s, v22.s[0]
-	WORD $0x4f961264 // fmla v4.4s, v19.4s, v22.s[0]
-	WORD $0x4f961285 // fmla v5.4s, v20.4s, v22.s[0]
-	FMOVS (R4)(R11), F21
-	WORD $0x4f951246 // fmla v6.4s, v18.4s, v21.s[0]
-	WORD $0x4f951267 // fmla v7.4s, v19.4s, v21.s[0]
-	WORD $0x4f951288 // fmla v8.4s, v20.4s, v21.s[0]
-	FMOVS (R5)(R11), F22
-	WORD $0x4f961249 // fmla v9.4s, v18.4s, v22.s[0]
-	WORD $0x4f96126a // fmla v10.4s, v19.4s, v22.s[0]
-	WORD $0x4f96128b // fmla v11.4s, v20.4s, v22.s[0]
-	FMOVS (R6)(R11), F21
-	WORD $0x4f95124c // fmla v12.4s, v18.4s, v21.s[0]
-	WORD $0x4f95126d // fmla v13.4s, v19.4s, v21.s[0]
-	WORD $0x4f95128e // fmla v14.4s, v20.4s, v21.s[0]
-	FMOVS (R7)(R11), F22
-	WORD $0x4f96124f // fmla v15.4s, v18.4s, v22.s[0]
-	WORD $0x4f961270 // fmla v16.4s, v19.4s, v22.s[0]
-	WORD $0x4f961291 // fmla v17.4s, v20.4s, v22.s[0]
-	ADD R2, R11
-	ADD R9, R8
-	SUBS $1, R10
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F18
-	WORD $0x4e040652 // dup v18.4s, v18.s[0]
-	FMOVS beta+76(FP), F19
-	WORD $0x4e040673 // dup v19.4s, v19.s[0]
-	FCMPS $(0.0), F19
-	BEQ store
-	WORD $0x6e32dc00 // fmul v0.4s, v0.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce80 // fmla v0.4s, v20.4s, v19.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e32dc21 // fmul v1.4s, v1.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce81 // fmla v1.4s, v20.4s, v19.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e32dc42 // fmul v2.4s, v2.4s, v18.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $32, R0, R16
-	FMOVD (R16), F20
-	TBZ $0, R1, load0End
-	ADD $40, R0, R16
-	VLD1 (R16), V20.S[2]
-	B load0End
-load0One:
-	ADD $32, R0, R16
-	FMOVS (R16), F20
-	B load0End
-load0Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F20
-load0End:
-	WORD $0x4e33ce82 // fmla v2.4s, v20.4s, v19.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e32dc63 // fmul v3.4s, v3.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce83 // fmla v3.4s, v20.4s, v19.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e32dc84 // fmul v4.4s, v4.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce84 // fmla v4.4s, v20.4s, v19.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e32dca5 // fmul v5.4s, v5.4s, v18.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $32, R0, R16
-	FMOVD (R16), F20
-	TBZ $0, R1, load1End
-	ADD $40, R0, R16
-	VLD1 (R16), V20.S[2]
-	B load1End
-load1One:
-	ADD $32, R0, R16
-	FMOVS (R16), F20
-	B load1End
-load1Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F20
-load1End:
-	WORD $0x4e33ce85 // fmla v5.4s, v20.4s, v19.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e32dcc6 // fmul v6.4s, v6.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce86 // fmla v6.4s, v20.4s, v19.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e32dce7 // fmul v7.4s, v7.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce87 // fmla v7.4s, v20.4s, v19.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e32dd08 // fmul v8.4s, v8.4s, v18.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $32, R0, R16
-	FMOVD (R16), F20
-	TBZ $0, R1, load2End
-	ADD $40, R0, R16
-	VLD1 (R16), V20.S[2]
-	B load2End
-load2One:
-	ADD $32, R0, R16
-	FMOVS (R16), F20
-	B load2End
-load2Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F20
-load2End:
-	WORD $0x4e33ce88 // fmla v8.4s, v20.4s, v19.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e32dd29 // fmul v9.4s, v9.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce89 // fmla v9.4s, v20.4s, v19.4s
-	ADD $0, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e32dd4a // fmul v10.4s, v10.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce8a // fmla v10.4s, v20.4s, v19.4s
-	ADD $16, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e32dd6b // fmul v11.4s, v11.4s, v18.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $32, R0, R16
-	FMOVD (R16), F20
-	TBZ $0, R1, load3End
-	ADD $40, R0, R16
-	VLD1 (R16), V20.S[2]
-	B load3End
-load3One:
-	ADD $32, R0, R16
-	FMOVS (R16), F20
-	B load3End
-load3Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F20
-load3End:
-	WORD $0x4e33ce8b // fmla v11.4s, v20.4s, v19.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $32, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $40, R0, R16
-	VST1 V11.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $32, R0, R16
-	FMOVS F11, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $32, R0, R16
-	FMOVQ F11, (R16)
-store3trueEnd:
-	ADD R2, R0
-	WORD $0x6e32dd8c // fmul v12.4s, v12.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce8c // fmla v12.4s, v20.4s, v19.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e32ddad // fmul v13.4s, v13.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce8d // fmla v13.4s, v20.4s, v19.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e32ddce // fmul v14.4s, v14.4s, v18.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $32, R0, R16
-	FMOVD (R16), F20
-	TBZ $0, R1, load4End
-	ADD $40, R0, R16
-	VLD1 (R16), V20.S[2]
-	B load4End
-load4One:
-	ADD $32, R0, R16
-	FMOVS (R16), F20
-	B load4End
-load4Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F20
-load4End:
-	WORD $0x4e33ce8e // fmla v14.4s, v20.4s, v19.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $32, R0, R16
-	FMOVD F14, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $40, R0, R16
-	VST1 V14.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $32, R0, R16
-	FMOVS F14, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-store4trueEnd:
-	ADD R2, R0
-	WORD $0x6e32ddef // fmul v15.4s, v15.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce8f // fmla v15.4s, v20.4s, v19.4s
-	ADD $0, R0, R16
-	FMOVQ F15, (R16)
-	WORD $0x6e32de10 // fmul v16.4s, v16.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F20
-	WORD $0x4e33ce90 // fmla v16.4s, v20.4s, v19.4s
-	ADD $16, R0, R16
-	FMOVQ F16, (R16)
-	WORD $0x6e32de31 // fmul v17.4s, v17.4s, v18.4s
-	TBNZ $2, R1, load5Full
-	TBZ $1, R1, load5One
-	ADD $32, R0, R16
-	FMOVD (R16), F20
-	TBZ $0, R1, load5End
-	ADD $40, R0, R16
-	VLD1 (R16), V20.S[2]
-	B load5End
-load5One:
-	ADD $32, R0, R16
-	FMOVS (R16), F20
-	B load5End
-load5Full:
-	ADD $32, R0, R16
-	FMOVQ (R16), F20
-load5End:
-	WORD $0x4e33ce91 // fmla v17.4s, v20.4s, v19.4s
-	TBNZ $2, R1, store5trueFull
-	TBZ $1, R1, store5trueOne
-	ADD $32, R0, R16
-	FMOVD F17, (R16)
-	TBZ $0, R1, store5trueEnd
-	ADD $40, R0, R16
-	VST1 V17.S[2], (R16)
-	B store5trueEnd
-store5trueOne:
-	ADD $32, R0, R16
-	FMOVS F17, (R16)
-	B store5trueEnd
-store5trueFull:
-	ADD $32, R0, R16
-	FMOVQ F17, (R16)
-store5trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e32dc00 // fmul v0.4s, v0.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e32dc21 // fmul v1.4s, v1.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e32dc42 // fmul v2.4s, v2.4s, v18.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $32, R0, R16
-	FMOVD F2, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $40, R0, R16
-	VST1 V2.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $32, R0, R16
-	FMOVS F2, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e32dc63 // fmul v3.4s, v3.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ F3, (R16)
-	WORD $0x6e32dc84 // fmul v4.4s, v4.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e32dca5 // fmul v5.4s, v5.4s, v18.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $32, R0, R16
-	FMOVD F5, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $40, R0, R16
-	VST1 V5.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $32, R0, R16
-	FMOVS F5, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $32, R0, R16
-	FMOVQ F5, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e32dcc6 // fmul v6.4s, v6.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e32dce7 // fmul v7.4s, v7.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ F7, (R16)
-	WORD $0x6e32dd08 // fmul v8.4s, v8.4s, v18.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $32, R0, R16
-	FMOVD F8, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $40, R0, R16
-	VST1 V8.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $32, R0, R16
-	FMOVS F8, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $32, R0, R16
-	FMOVQ F8, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e32dd29 // fmul v9.4s, v9.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e32dd4a // fmul v10.4s, v10.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e32dd6b // fmul v11.4s, v11.4s, v18.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $32, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $40, R0, R16
-	VST1 V11.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $32, R0, R16
-	FMOVS F11, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $32, R0, R16
-	FMOVQ F11, (R16)
-store3falseEnd:
-	ADD R2, R0
-	WORD $0x6e32dd8c // fmul v12.4s, v12.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e32ddad // fmul v13.4s, v13.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e32ddce // fmul v14.4s, v14.4s, v18.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $32, R0, R16
-	FMOVD F14, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $40, R0, R16
-	VST1 V14.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $32, R0, R16
-	FMOVS F14, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-store4falseEnd:
-	ADD R2, R0
-	WORD $0x6e32ddef // fmul v15.4s, v15.4s, v18.4s
-	ADD $0, R0, R16
-	FMOVQ F15, (R16)
-	WORD $0x6e32de10 // fmul v16.4s, v16.4s, v18.4s
-	ADD $16, R0, R16
-	FMOVQ F16, (R16)
-	WORD $0x6e32de31 // fmul v17.4s, v17.4s, v18.4s
-	TBNZ $2, R1, store5falseFull
-	TBZ $1, R1, store5falseOne
-	ADD $32, R0, R16
-	FMOVD F17, (R16)
-	TBZ $0, R1, store5falseEnd
-	ADD $40, R0, R16
-	VST1 V17.S[2], (R16)
-	B store5falseEnd
-store5falseOne:
-	ADD $32, R0, R16
-	FMOVS F17, (R16)
-	B store5falseEnd
-store5falseFull:
-	ADD $32, R0, R16
-	FMOVQ F17, (R16)
-store5falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul1x4NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul1x4NEON(SB), NOSPLIT|NOFRAME, $0-80
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+loop5x3:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d132d // fmla v13.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	FMOVS (R7)(R13), F28
+	WORD $0x4f9c1310 // fmla v16.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1331 // fmla v17.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop5x3
+	B stepped
+x3Rows6:
+	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
+	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
+	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
+	WORD $0x6e281d08 // eor v8.16b, v8.16b, v8.16b
+	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
+	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
+	WORD $0x6e2c1d8c // eor v12.16b, v12.16b, v12.16b
+	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
+	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
+	WORD $0x6e301e10 // eor v16.16b, v16.16b, v16.16b
+	WORD $0x6e311e31 // eor v17.16b, v17.16b, v17.16b
+	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
+	WORD $0x6e341e94 // eor v20.16b, v20.16b, v20.16b
+	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
+	WORD $0x6e371ef7 // eor v23.16b, v23.16b, v23.16b
+loop6x3:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d132d // fmla v13.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	FMOVS (R7)(R13), F28
+	WORD $0x4f9c1310 // fmla v16.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1331 // fmla v17.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
+	FMOVS (R8)(R13), F29
+	WORD $0x4f9d1314 // fmla v20.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1335 // fmla v21.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1377 // fmla v23.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop6x3
+	B stepped
+vectors3:
+	CMP $3, R0
+	BGT x4Rows4
+	CMP $2, R0
+	BGT x4Rows3
+	CMP $1, R0
+	BGT x4Rows2
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
 	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	MOVD b+8(FP), R3
-	MOVD rowB+48(FP), R4
-	MOVD depth+24(FP), R5
-	MOVD $0, R6
-loop:
-	FMOVQ 0(R3), F4
-	FMOVQ 16(R3), F5
-	FMOVQ 32(R3), F6
-	FMOVQ 48(R3), F7
-	FMOVS (R0)(R6), F8
-	WORD $0x4f881080 // fmla v0.4s, v4.4s, v8.s[0]
-	WORD $0x4f8810a1 // fmla v1.4s, v5.4s, v8.s[0]
-	WORD $0x4f8810c2 // fmla v2.4s, v6.4s, v8.s[0]
-	WORD $0x4f8810e3 // fmla v3.4s, v7.4s, v8.s[0]
-	ADD R2, R6
-	ADD R4, R3
-	SUBS $1, R5
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F4
-	WORD $0x4e040484 // dup v4.4s, v4.s[0]
-	FMOVS beta+76(FP), F5
-	WORD $0x4e0404a5 // dup v5.4s, v5.s[0]
-	FCMPS $(0.0), F5
-	BEQ store
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F6
-	WORD $0x4e25ccc0 // fmla v0.4s, v6.4s, v5.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F6
-	WORD $0x4e25ccc1 // fmla v1.4s, v6.4s, v5.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F6
-	WORD $0x4e25ccc2 // fmla v2.4s, v6.4s, v5.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $48, R0, R16
-	FMOVD (R16), F6
-	TBZ $0, R1, load0End
-	ADD $56, R0, R16
-	VLD1 (R16), V6.S[2]
-	B load0End
-load0One:
-	ADD $48, R0, R16
-	FMOVS (R16), F6
-	B load0End
-load0Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F6
-load0End:
-	WORD $0x4e25ccc3 // fmla v3.4s, v6.4s, v5.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e24dc00 // fmul v0.4s, v0.4s, v4.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e24dc42 // fmul v2.4s, v2.4s, v4.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e24dc63 // fmul v3.4s, v3.4s, v4.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul2x4NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul2x4NEON(SB), NOSPLIT|NOFRAME, $0-80
+loop1x4:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F26
+	FMOVQ 48(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1342 // fmla v2.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop1x4
+	B stepped
+x4Rows2:
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -4922,208 +567,27 @@ TEXT ·mul2x4NEON(SB), NOSPLIT|NOFRAME, $0-80
 	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
 	WORD $0x6e261cc6 // eor v6.16b, v6.16b, v6.16b
 	WORD $0x6e271ce7 // eor v7.16b, v7.16b, v7.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	MOVD b+8(FP), R4
-	MOVD rowB+48(FP), R5
-	MOVD depth+24(FP), R6
-	MOVD $0, R7
-loop:
-	FMOVQ 0(R4), F8
-	FMOVQ 16(R4), F9
-	FMOVQ 32(R4), F10
-	FMOVQ 48(R4), F11
-	FMOVS (R0)(R7), F12
-	WORD $0x4f8c1100 // fmla v0.4s, v8.4s, v12.s[0]
-	WORD $0x4f8c1121 // fmla v1.4s, v9.4s, v12.s[0]
-	WORD $0x4f8c1142 // fmla v2.4s, v10.4s, v12.s[0]
-	WORD $0x4f8c1163 // fmla v3.4s, v11.4s, v12.s[0]
-	FMOVS (R3)(R7), F13
-	WORD $0x4f8d1104 // fmla v4.4s, v8.4s, v13.s[0]
-	WORD $0x4f8d1125 // fmla v5.4s, v9.4s, v13.s[0]
-	WORD $0x4f8d1146 // fmla v6.4s, v10.4s, v13.s[0]
-	WORD $0x4f8d1167 // fmla v7.4s, v11.4s, v13.s[0]
-	ADD R2, R7
-	ADD R5, R4
-	SUBS $1, R6
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F8
-	WORD $0x4e040508 // dup v8.4s, v8.s[0]
-	FMOVS beta+76(FP), F9
-	WORD $0x4e040529 // dup v9.4s, v9.s[0]
-	FCMPS $(0.0), F9
-	BEQ store
-	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd40 // fmla v0.4s, v10.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e28dc21 // fmul v1.4s, v1.4s, v8.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd41 // fmla v1.4s, v10.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd42 // fmla v2.4s, v10.4s, v9.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e28dc63 // fmul v3.4s, v3.4s, v8.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $48, R0, R16
-	FMOVD (R16), F10
-	TBZ $0, R1, load0End
-	ADD $56, R0, R16
-	VLD1 (R16), V10.S[2]
-	B load0End
-load0One:
-	ADD $48, R0, R16
-	FMOVS (R16), F10
-	B load0End
-load0Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F10
-load0End:
-	WORD $0x4e29cd43 // fmla v3.4s, v10.4s, v9.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd44 // fmla v4.4s, v10.4s, v9.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd45 // fmla v5.4s, v10.4s, v9.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e28dcc6 // fmul v6.4s, v6.4s, v8.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F10
-	WORD $0x4e29cd46 // fmla v6.4s, v10.4s, v9.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $48, R0, R16
-	FMOVD (R16), F10
-	TBZ $0, R1, load1End
-	ADD $56, R0, R16
-	VLD1 (R16), V10.S[2]
-	B load1End
-load1One:
-	ADD $48, R0, R16
-	FMOVS (R16), F10
-	B load1End
-load1Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F10
-load1End:
-	WORD $0x4e29cd47 // fmla v7.4s, v10.4s, v9.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e28dc00 // fmul v0.4s, v0.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e28dc21 // fmul v1.4s, v1.4s, v8.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e28dc42 // fmul v2.4s, v2.4s, v8.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e28dc63 // fmul v3.4s, v3.4s, v8.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e28dc84 // fmul v4.4s, v4.4s, v8.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e28dca5 // fmul v5.4s, v5.4s, v8.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e28dcc6 // fmul v6.4s, v6.4s, v8.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e28dce7 // fmul v7.4s, v7.4s, v8.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul3x4NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul3x4NEON(SB), NOSPLIT|NOFRAME, $0-80
+loop2x4:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F26
+	FMOVQ 48(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1342 // fmla v2.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop2x4
+	B stepped
+x4Rows3:
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -5136,294 +600,36 @@ TEXT ·mul3x4NEON(SB), NOSPLIT|NOFRAME, $0-80
 	WORD $0x6e291d29 // eor v9.16b, v9.16b, v9.16b
 	WORD $0x6e2a1d4a // eor v10.16b, v10.16b, v10.16b
 	WORD $0x6e2b1d6b // eor v11.16b, v11.16b, v11.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	MOVD b+8(FP), R5
-	MOVD rowB+48(FP), R6
-	MOVD depth+24(FP), R7
-	MOVD $0, R8
-loop:
-	FMOVQ 0(R5), F12
-	FMOVQ 16(R5), F13
-	FMOVQ 32(R5), F14
-	FMOVQ 48(R5), F15
-	FMOVS (R0)(R8), F16
-	WORD $0x4f901180 // fmla v0.4s, v12.4s, v16.s[0]
-	WORD $0x4f9011a1 // fmla v1.4s, v13.4s, v16.s[0]
-	WORD $0x4f9011c2 // fmla v2.4s, v14.4s, v16.s[0]
-	WORD $0x4f9011e3 // fmla v3.4s, v15.4s, v16.s[0]
-	FMOVS (R3)(R8), F17
-	WORD $0x4f911184 // fmla v4.4s, v12.4s, v17.s[0]
-	WORD $0x4f9111a5 // fmla v5.4s, v13.4s, v17.s[0]
-	WORD $0x4f9111c6 // fmla v6.4s, v14.4s, v17.s[0]
-	WORD $0x4f9111e7 // fmla v7.4s, v15.4s, v17.s[0]
-	FMOVS (R4)(R8), F16
-	WORD $0x4f901188 // fmla v8.4s, v12.4s, v16.s[0]
-	WORD $0x4f9011a9 // fmla v9.4s, v13.4s, v16.s[0]
-	WORD $0x4f9011ca // fmla v10.4s, v14.4s, v16.s[0]
-	WORD $0x4f9011eb // fmla v11.4s, v15.4s, v16.s[0]
-	ADD R2, R8
-	ADD R6, R5
-	SUBS $1, R7
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F12
-	WORD $0x4e04058c // dup v12.4s, v12.s[0]
-	FMOVS beta+76(FP), F13
-	WORD $0x4e0405ad // dup v13.4s, v13.s[0]
-	FCMPS $(0.0), F13
-	BEQ store
-	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc0 // fmla v0.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2cdc21 // fmul v1.4s, v1.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc1 // fmla v1.4s, v14.4s, v13.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e2cdc42 // fmul v2.4s, v2.4s, v12.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc2 // fmla v2.4s, v14.4s, v13.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e2cdc63 // fmul v3.4s, v3.4s, v12.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $48, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load0End
-	ADD $56, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load0End
-load0One:
-	ADD $48, R0, R16
-	FMOVS (R16), F14
-	B load0End
-load0Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F14
-load0End:
-	WORD $0x4e2dcdc3 // fmla v3.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc4 // fmla v4.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2cdca5 // fmul v5.4s, v5.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc5 // fmla v5.4s, v14.4s, v13.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e2cdcc6 // fmul v6.4s, v6.4s, v12.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc6 // fmla v6.4s, v14.4s, v13.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $48, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load1End
-	ADD $56, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load1End
-load1One:
-	ADD $48, R0, R16
-	FMOVS (R16), F14
-	B load1End
-load1Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F14
-load1End:
-	WORD $0x4e2dcdc7 // fmla v7.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd08 // fmul v8.4s, v8.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc8 // fmla v8.4s, v14.4s, v13.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdc9 // fmla v9.4s, v14.4s, v13.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e2cdd4a // fmul v10.4s, v10.4s, v12.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F14
-	WORD $0x4e2dcdca // fmla v10.4s, v14.4s, v13.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $48, R0, R16
-	FMOVD (R16), F14
-	TBZ $0, R1, load2End
-	ADD $56, R0, R16
-	VLD1 (R16), V14.S[2]
-	B load2End
-load2One:
-	ADD $48, R0, R16
-	FMOVS (R16), F14
-	B load2End
-load2Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F14
-load2End:
-	WORD $0x4e2dcdcb // fmla v11.4s, v14.4s, v13.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $56, R0, R16
-	VST1 V11.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e2cdc00 // fmul v0.4s, v0.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e2cdc21 // fmul v1.4s, v1.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e2cdc42 // fmul v2.4s, v2.4s, v12.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e2cdc63 // fmul v3.4s, v3.4s, v12.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdc84 // fmul v4.4s, v4.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e2cdca5 // fmul v5.4s, v5.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e2cdcc6 // fmul v6.4s, v6.4s, v12.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e2cdce7 // fmul v7.4s, v7.4s, v12.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e2cdd08 // fmul v8.4s, v8.4s, v12.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e2cdd29 // fmul v9.4s, v9.4s, v12.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e2cdd4a // fmul v10.4s, v10.4s, v12.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e2cdd6b // fmul v11.4s, v11.4s, v12.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $56, R0, R16
-	VST1 V11.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul4x4NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul4x4NEON(SB), NOSPLIT|NOFRAME, $0-80
+loop3x4:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F26
+	FMOVQ 48(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1342 // fmla v2.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c134a // fmla v10.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop3x4
+	B stepped
+x4Rows4:
+	CMP $5, R0
+	BGT x4Rows6
+	CMP $4, R0
+	BGT x4Rows5
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -5440,380 +646,37 @@ TEXT ·mul4x4NEON(SB), NOSPLIT|NOFRAME, $0-80
 	WORD $0x6e2d1dad // eor v13.16b, v13.16b, v13.16b
 	WORD $0x6e2e1dce // eor v14.16b, v14.16b, v14.16b
 	WORD $0x6e2f1def // eor v15.16b, v15.16b, v15.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	MOVD b+8(FP), R6
-	MOVD rowB+48(FP), R7
-	MOVD depth+24(FP), R8
-	MOVD $0, R9
-loop:
-	FMOVQ 0(R6), F16
-	FMOVQ 16(R6), F17
-	FMOVQ 32(R6), F18
-	FMOVQ 48(R6), F19
-	FMOVS (R0)(R9), F20
-	WORD $0x4f941200 // fmla v0.4s, v16.4s, v20.s[0]
-	WORD $0x4f941221 // fmla v1.4s, v17.4s, v20.s[0]
-	WORD $0x4f941242 // fmla v2.4s, v18.4s, v20.s[0]
-	WORD $0x4f941263 // fmla v3.4s, v19.4s, v20.s[0]
-	FMOVS (R3)(R9), F21
-	WORD $0x4f951204 // fmla v4.4s, v16.4s, v21.s[0]
-	WORD $0x4f951225 // fmla v5.4s, v17.4s, v21.s[0]
-	WORD $0x4f951246 // fmla v6.4s, v18.4s, v21.s[0]
-	WORD $0x4f951267 // fmla v7.4s, v19.4s, v21.s[0]
-	FMOVS (R4)(R9), F20
-	WORD $0x4f941208 // fmla v8.4s, v16.4s, v20.s[0]
-	WORD $0x4f941229 // fmla v9.4s, v17.4s, v20.s[0]
-	WORD $0x4f94124a // fmla v10.4s, v18.4s, v20.s[0]
-	WORD $0x4f94126b // fmla v11.4s, v19.4s, v20.s[0]
-	FMOVS (R5)(R9), F21
-	WORD $0x4f95120c // fmla v12.4s, v16.4s, v21.s[0]
-	WORD $0x4f95122d // fmla v13.4s, v17.4s, v21.s[0]
-	WORD $0x4f95124e // fmla v14.4s, v18.4s, v21.s[0]
-	WORD $0x4f95126f // fmla v15.4s, v19.4s, v21.s[0]
-	ADD R2, R9
-	ADD R7, R6
-	SUBS $1, R8
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F16
-	WORD $0x4e040610 // dup v16.4s, v16.s[0]
-	FMOVS beta+76(FP), F17
-	WORD $0x4e040631 // dup v17.4s, v17.s[0]
-	FCMPS $(0.0), F17
-	BEQ store
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce40 // fmla v0.4s, v18.4s, v17.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce41 // fmla v1.4s, v18.4s, v17.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e30dc42 // fmul v2.4s, v2.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce42 // fmla v2.4s, v18.4s, v17.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e30dc63 // fmul v3.4s, v3.4s, v16.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $48, R0, R16
-	FMOVD (R16), F18
-	TBZ $0, R1, load0End
-	ADD $56, R0, R16
-	VLD1 (R16), V18.S[2]
-	B load0End
-load0One:
-	ADD $48, R0, R16
-	FMOVS (R16), F18
-	B load0End
-load0Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F18
-load0End:
-	WORD $0x4e31ce43 // fmla v3.4s, v18.4s, v17.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e30dc84 // fmul v4.4s, v4.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce44 // fmla v4.4s, v18.4s, v17.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e30dca5 // fmul v5.4s, v5.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce45 // fmla v5.4s, v18.4s, v17.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e30dcc6 // fmul v6.4s, v6.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce46 // fmla v6.4s, v18.4s, v17.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e30dce7 // fmul v7.4s, v7.4s, v16.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $48, R0, R16
-	FMOVD (R16), F18
-	TBZ $0, R1, load1End
-	ADD $56, R0, R16
-	VLD1 (R16), V18.S[2]
-	B load1End
-load1One:
-	ADD $48, R0, R16
-	FMOVS (R16), F18
-	B load1End
-load1Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F18
-load1End:
-	WORD $0x4e31ce47 // fmla v7.4s, v18.4s, v17.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e30dd08 // fmul v8.4s, v8.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce48 // fmla v8.4s, v18.4s, v17.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e30dd29 // fmul v9.4s, v9.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce49 // fmla v9.4s, v18.4s, v17.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e30dd4a // fmul v10.4s, v10.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce4a // fmla v10.4s, v18.4s, v17.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e30dd6b // fmul v11.4s, v11.4s, v16.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $48, R0, R16
-	FMOVD (R16), F18
-	TBZ $0, R1, load2End
-	ADD $56, R0, R16
-	VLD1 (R16), V18.S[2]
-	B load2End
-load2One:
-	ADD $48, R0, R16
-	FMOVS (R16), F18
-	B load2End
-load2Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F18
-load2End:
-	WORD $0x4e31ce4b // fmla v11.4s, v18.4s, v17.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $56, R0, R16
-	VST1 V11.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce4c // fmla v12.4s, v18.4s, v17.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e30ddad // fmul v13.4s, v13.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce4d // fmla v13.4s, v18.4s, v17.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F18
-	WORD $0x4e31ce4e // fmla v14.4s, v18.4s, v17.4s
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-	WORD $0x6e30ddef // fmul v15.4s, v15.4s, v16.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $48, R0, R16
-	FMOVD (R16), F18
-	TBZ $0, R1, load3End
-	ADD $56, R0, R16
-	VLD1 (R16), V18.S[2]
-	B load3End
-load3One:
-	ADD $48, R0, R16
-	FMOVS (R16), F18
-	B load3End
-load3Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F18
-load3End:
-	WORD $0x4e31ce4f // fmla v15.4s, v18.4s, v17.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $48, R0, R16
-	FMOVD F15, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $56, R0, R16
-	VST1 V15.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $48, R0, R16
-	FMOVS F15, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $48, R0, R16
-	FMOVQ F15, (R16)
-store3trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e30dc00 // fmul v0.4s, v0.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e30dc21 // fmul v1.4s, v1.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e30dc42 // fmul v2.4s, v2.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e30dc63 // fmul v3.4s, v3.4s, v16.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e30dc84 // fmul v4.4s, v4.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e30dca5 // fmul v5.4s, v5.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e30dcc6 // fmul v6.4s, v6.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e30dce7 // fmul v7.4s, v7.4s, v16.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e30dd08 // fmul v8.4s, v8.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e30dd29 // fmul v9.4s, v9.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e30dd4a // fmul v10.4s, v10.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e30dd6b // fmul v11.4s, v11.4s, v16.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $56, R0, R16
-	VST1 V11.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e30dd8c // fmul v12.4s, v12.4s, v16.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e30ddad // fmul v13.4s, v13.4s, v16.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e30ddce // fmul v14.4s, v14.4s, v16.4s
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-	WORD $0x6e30ddef // fmul v15.4s, v15.4s, v16.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $48, R0, R16
-	FMOVD F15, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $56, R0, R16
-	VST1 V15.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $48, R0, R16
-	FMOVS F15, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $48, R0, R16
-	FMOVQ F15, (R16)
-store3falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul5x4NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul5x4NEON(SB), NOSPLIT|NOFRAME, $0-80
+loop4x4:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F26
+	FMOVQ 48(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1342 // fmla v2.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c134a // fmla v10.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d132d // fmla v13.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d134e // fmla v14.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop4x4
+	B stepped
+x4Rows5:
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -5834,466 +697,42 @@ TEXT ·mul5x4NEON(SB), NOSPLIT|NOFRAME, $0-80
 	WORD $0x6e311e31 // eor v17.16b, v17.16b, v17.16b
 	WORD $0x6e321e52 // eor v18.16b, v18.16b, v18.16b
 	WORD $0x6e331e73 // eor v19.16b, v19.16b, v19.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	MOVD b+8(FP), R7
-	MOVD rowB+48(FP), R8
-	MOVD depth+24(FP), R9
-	MOVD $0, R10
-loop:
-	FMOVQ 0(R7), F20
-	FMOVQ 16(R7), F21
-	FMOVQ 32(R7), F22
-	FMOVQ 48(R7), F23
-	FMOVS (R0)(R10), F24
-	WORD $0x4f981280 // fmla v0.4s, v20.4s, v24.s[0]
-	WORD $0x4f9812a1 // fmla v1.4s, v21.4s, v24.s[0]
-	WORD $0x4f9812c2 // fmla v2.4s, v22.4s, v24.s[0]
-	WORD $0x4f9812e3 // fmla v3.4s, v23.4s, v24.s[0]
-	FMOVS (R3)(R10), F25
-	WORD $0x4f991284 // fmla v4.4s, v20.4s, v25.s[0]
-	WORD $0x4f9912a5 // fmla v5.4s, v21.4s, v25.s[0]
-	WORD $0x4f9912c6 // fmla v6.4s, v22.4s, v25.s[0]
-	WORD $0x4f9912e7 // fmla v7.4s, v23.4s, v25.s[0]
-	FMOVS (R4)(R10), F24
-	WORD $0x4f981288 // fmla v8.4s, v20.4s, v24.s[0]
-	WORD $0x4f9812a9 // fmla v9.4s, v21.4s, v24.s[0]
-	WORD $0x4f9812ca // fmla v10.4s, v22.4s, v24.s[0]
-	WORD $0x4f9812eb // fmla v11.4s, v23.4s, v24.s[0]
-	FMOVS (R5)(R10), F25
-	WORD $0x4f99128c // fmla v12.4s, v20.4s, v25.s[0]
-	WORD $0x4f9912ad // fmla v13.4s, v21.4s, v25.s[0]
-	WORD $0x4f9912ce // fmla v14.4s, v22.4s, v25.s[0]
-	WORD $0x4f9912ef // fmla v15.4s, v23.4s, v25.s[0]
-	FMOVS (R6)(R10), F24
-	WORD $0x4f981290 // fmla v16.4s, v20.4s, v24.s[0]
-	WORD $0x4f9812b1 // fmla v17.4s, v21.4s, v24.s[0]
-	WORD $0x4f9812d2 // fmla v18.4s, v22.4s, v24.s[0]
-	WORD $0x4f9812f3 // fmla v19.4s, v23.4s, v24.s[0]
-	ADD R2, R10
-	ADD R8, R7
-	SUBS $1, R9
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F20
-	WORD $0x4e040694 // dup v20.4s, v20.s[0]
-	FMOVS beta+76(FP), F21
-	WORD $0x4e0406b5 // dup v21.4s, v21.s[0]
-	FCMPS $(0.0), F21
-	BEQ store
-	WORD $0x6e34dc00 // fmul v0.4s, v0.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec0 // fmla v0.4s, v22.4s, v21.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e34dc21 // fmul v1.4s, v1.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec1 // fmla v1.4s, v22.4s, v21.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e34dc42 // fmul v2.4s, v2.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec2 // fmla v2.4s, v22.4s, v21.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e34dc63 // fmul v3.4s, v3.4s, v20.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $48, R0, R16
-	FMOVD (R16), F22
-	TBZ $0, R1, load0End
-	ADD $56, R0, R16
-	VLD1 (R16), V22.S[2]
-	B load0End
-load0One:
-	ADD $48, R0, R16
-	FMOVS (R16), F22
-	B load0End
-load0Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F22
-load0End:
-	WORD $0x4e35cec3 // fmla v3.4s, v22.4s, v21.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0trueEnd:
-	ADD R2, R0
-	WORD $0x6e34dc84 // fmul v4.4s, v4.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec4 // fmla v4.4s, v22.4s, v21.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e34dca5 // fmul v5.4s, v5.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec5 // fmla v5.4s, v22.4s, v21.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e34dcc6 // fmul v6.4s, v6.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec6 // fmla v6.4s, v22.4s, v21.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e34dce7 // fmul v7.4s, v7.4s, v20.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $48, R0, R16
-	FMOVD (R16), F22
-	TBZ $0, R1, load1End
-	ADD $56, R0, R16
-	VLD1 (R16), V22.S[2]
-	B load1End
-load1One:
-	ADD $48, R0, R16
-	FMOVS (R16), F22
-	B load1End
-load1Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F22
-load1End:
-	WORD $0x4e35cec7 // fmla v7.4s, v22.4s, v21.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1trueEnd:
-	ADD R2, R0
-	WORD $0x6e34dd08 // fmul v8.4s, v8.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec8 // fmla v8.4s, v22.4s, v21.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e34dd29 // fmul v9.4s, v9.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cec9 // fmla v9.4s, v22.4s, v21.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e34dd4a // fmul v10.4s, v10.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35ceca // fmla v10.4s, v22.4s, v21.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e34dd6b // fmul v11.4s, v11.4s, v20.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $48, R0, R16
-	FMOVD (R16), F22
-	TBZ $0, R1, load2End
-	ADD $56, R0, R16
-	VLD1 (R16), V22.S[2]
-	B load2End
-load2One:
-	ADD $48, R0, R16
-	FMOVS (R16), F22
-	B load2End
-load2Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F22
-load2End:
-	WORD $0x4e35cecb // fmla v11.4s, v22.4s, v21.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $56, R0, R16
-	VST1 V11.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2trueEnd:
-	ADD R2, R0
-	WORD $0x6e34dd8c // fmul v12.4s, v12.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cecc // fmla v12.4s, v22.4s, v21.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e34ddad // fmul v13.4s, v13.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cecd // fmla v13.4s, v22.4s, v21.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e34ddce // fmul v14.4s, v14.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35cece // fmla v14.4s, v22.4s, v21.4s
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-	WORD $0x6e34ddef // fmul v15.4s, v15.4s, v20.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $48, R0, R16
-	FMOVD (R16), F22
-	TBZ $0, R1, load3End
-	ADD $56, R0, R16
-	VLD1 (R16), V22.S[2]
-	B load3End
-load3One:
-	ADD $48, R0, R16
-	FMOVS (R16), F22
-	B load3End
-load3Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F22
-load3End:
-	WORD $0x4e35cecf // fmla v15.4s, v22.4s, v21.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $48, R0, R16
-	FMOVD F15, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $56, R0, R16
-	VST1 V15.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $48, R0, R16
-	FMOVS F15, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $48, R0, R16
-	FMOVQ F15, (R16)
-store3trueEnd:
-	ADD R2, R0
-	WORD $0x6e34de10 // fmul v16.4s, v16.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35ced0 // fmla v16.4s, v22.4s, v21.4s
-	ADD $0, R0, R16
-	FMOVQ F16, (R16)
-	WORD $0x6e34de31 // fmul v17.4s, v17.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35ced1 // fmla v17.4s, v22.4s, v21.4s
-	ADD $16, R0, R16
-	FMOVQ F17, (R16)
-	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F22
-	WORD $0x4e35ced2 // fmla v18.4s, v22.4s, v21.4s
-	ADD $32, R0, R16
-	FMOVQ F18, (R16)
-	WORD $0x6e34de73 // fmul v19.4s, v19.4s, v20.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $48, R0, R16
-	FMOVD (R16), F22
-	TBZ $0, R1, load4End
-	ADD $56, R0, R16
-	VLD1 (R16), V22.S[2]
-	B load4End
-load4One:
-	ADD $48, R0, R16
-	FMOVS (R16), F22
-	B load4End
-load4Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F22
-load4End:
-	WORD $0x4e35ced3 // fmla v19.4s, v22.4s, v21.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $48, R0, R16
-	FMOVD F19, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $56, R0, R16
-	VST1 V19.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $48, R0, R16
-	FMOVS F19, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $48, R0, R16
-	FMOVQ F19, (R16)
-store4trueEnd:
-	ADD R2, R0
-	RET
-store:
-	WORD $0x6e34dc00 // fmul v0.4s, v0.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
-	WORD $0x6e34dc21 // fmul v1.4s, v1.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
-	WORD $0x6e34dc42 // fmul v2.4s, v2.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
-	WORD $0x6e34dc63 // fmul v3.4s, v3.4s, v20.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $56, R0, R16
-	VST1 V3.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0falseEnd:
-	ADD R2, R0
-	WORD $0x6e34dc84 // fmul v4.4s, v4.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
-	WORD $0x6e34dca5 // fmul v5.4s, v5.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
-	WORD $0x6e34dcc6 // fmul v6.4s, v6.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
-	WORD $0x6e34dce7 // fmul v7.4s, v7.4s, v20.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $56, R0, R16
-	VST1 V7.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1falseEnd:
-	ADD R2, R0
-	WORD $0x6e34dd08 // fmul v8.4s, v8.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
-	WORD $0x6e34dd29 // fmul v9.4s, v9.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
-	WORD $0x6e34dd4a // fmul v10.4s, v10.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
-	WORD $0x6e34dd6b // fmul v11.4s, v11.4s, v20.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $56, R0, R16
-	VST1 V11.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2falseEnd:
-	ADD R2, R0
-	WORD $0x6e34dd8c // fmul v12.4s, v12.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
-	WORD $0x6e34ddad // fmul v13.4s, v13.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
-	WORD $0x6e34ddce // fmul v14.4s, v14.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
-	WORD $0x6e34ddef // fmul v15.4s, v15.4s, v20.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $48, R0, R16
-	FMOVD F15, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $56, R0, R16
-	VST1 V15.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $48, R0, R16
-	FMOVS F15, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $48, R0, R16
-	FMOVQ F15, (R16)
-store3falseEnd:
-	ADD R2, R0
-	WORD $0x6e34de10 // fmul v16.4s, v16.4s, v20.4s
-	ADD $0, R0, R16
-	FMOVQ F16, (R16)
-	WORD $0x6e34de31 // fmul v17.4s, v17.4s, v20.4s
-	ADD $16, R0, R16
-	FMOVQ F17, (R16)
-	WORD $0x6e34de52 // fmul v18.4s, v18.4s, v20.4s
-	ADD $32, R0, R16
-	FMOVQ F18, (R16)
-	WORD $0x6e34de73 // fmul v19.4s, v19.4s, v20.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $48, R0, R16
-	FMOVD F19, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $56, R0, R16
-	VST1 V19.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $48, R0, R16
-	FMOVS F19, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $48, R0, R16
-	FMOVQ F19, (R16)
-store4falseEnd:
-	ADD R2, R0
-	RET
-
-// func mul6x4NEON(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)
-TEXT ·mul6x4NEON(SB), NOSPLIT|NOFRAME, $0-80
+loop5x4:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F26
+	FMOVQ 48(R9), F27
+	FMOVS (R2)(R13), F28
+	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1342 // fmla v2.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
+	FMOVS (R4)(R13), F29
+	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
+	FMOVS (R5)(R13), F28
+	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c134a // fmla v10.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
+	FMOVS (R6)(R13), F29
+	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
+	WORD $0x4f9d132d // fmla v13.4s, v25.4s, v29.s[0]
+	WORD $0x4f9d134e // fmla v14.4s, v26.4s, v29.s[0]
+	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
+	FMOVS (R7)(R13), F28
+	WORD $0x4f9c1310 // fmla v16.4s, v24.4s, v28.s[0]
+	WORD $0x4f9c1331 // fmla v17.4s, v25.4s, v28.s[0]
+	WORD $0x4f9c1352 // fmla v18.4s, v26.4s, v28.s[0]
+	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop5x4
+	B stepped
+x4Rows6:
 	WORD $0x6e201c00 // eor v0.16b, v0.16b, v0.16b
 	WORD $0x6e211c21 // eor v1.16b, v1.16b, v1.16b
 	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
@@ -6318,548 +757,545 @@ TEXT ·mul6x4NEON(SB), NOSPLIT|NOFRAME, $0-80
 	WORD $0x6e351eb5 // eor v21.16b, v21.16b, v21.16b
 	WORD $0x6e361ed6 // eor v22.16b, v22.16b, v22.16b
 	WORD $0x6e371ef7 // eor v23.16b, v23.16b, v23.16b
-	MOVD a+0(FP), R0
-	MOVD rowA+32(FP), R1
-	MOVD colA+40(FP), R2
-	ADD R1, R0, R3
-	ADD R1, R3, R4
-	ADD R1, R4, R5
-	ADD R1, R5, R6
-	ADD R1, R6, R7
-	MOVD b+8(FP), R8
-	MOVD rowB+48(FP), R9
-	MOVD depth+24(FP), R10
-	MOVD $0, R11
-loop:
-	FMOVQ 0(R8), F24
-	FMOVQ 16(R8), F25
-	FMOVQ 32(R8), F26
-	FMOVQ 48(R8), F27
-	FMOVS (R0)(R11), F28
+loop6x4:
+	FMOVQ 0(R9), F24
+	FMOVQ 16(R9), F25
+	FMOVQ 32(R9), F26
+	FMOVQ 48(R9), F27
+	FMOVS (R2)(R13), F28
 	WORD $0x4f9c1300 // fmla v0.4s, v24.4s, v28.s[0]
 	WORD $0x4f9c1321 // fmla v1.4s, v25.4s, v28.s[0]
 	WORD $0x4f9c1342 // fmla v2.4s, v26.4s, v28.s[0]
 	WORD $0x4f9c1363 // fmla v3.4s, v27.4s, v28.s[0]
-	FMOVS (R3)(R11), F29
+	FMOVS (R4)(R13), F29
 	WORD $0x4f9d1304 // fmla v4.4s, v24.4s, v29.s[0]
 	WORD $0x4f9d1325 // fmla v5.4s, v25.4s, v29.s[0]
 	WORD $0x4f9d1346 // fmla v6.4s, v26.4s, v29.s[0]
 	WORD $0x4f9d1367 // fmla v7.4s, v27.4s, v29.s[0]
-	FMOVS (R4)(R11), F28
+	FMOVS (R5)(R13), F28
 	WORD $0x4f9c1308 // fmla v8.4s, v24.4s, v28.s[0]
 	WORD $0x4f9c1329 // fmla v9.4s, v25.4s, v28.s[0]
 	WORD $0x4f9c134a // fmla v10.4s, v26.4s, v28.s[0]
 	WORD $0x4f9c136b // fmla v11.4s, v27.4s, v28.s[0]
-	FMOVS (R5)(R11), F29
+	FMOVS (R6)(R13), F29
 	WORD $0x4f9d130c // fmla v12.4s, v24.4s, v29.s[0]
 	WORD $0x4f9d132d // fmla v13.4s, v25.4s, v29.s[0]
 	WORD $0x4f9d134e // fmla v14.4s, v26.4s, v29.s[0]
 	WORD $0x4f9d136f // fmla v15.4s, v27.4s, v29.s[0]
-	FMOVS (R6)(R11), F28
+	FMOVS (R7)(R13), F28
 	WORD $0x4f9c1310 // fmla v16.4s, v24.4s, v28.s[0]
 	WORD $0x4f9c1331 // fmla v17.4s, v25.4s, v28.s[0]
 	WORD $0x4f9c1352 // fmla v18.4s, v26.4s, v28.s[0]
 	WORD $0x4f9c1373 // fmla v19.4s, v27.4s, v28.s[0]
-	FMOVS (R7)(R11), F29
+	FMOVS (R8)(R13), F29
 	WORD $0x4f9d1314 // fmla v20.4s, v24.4s, v29.s[0]
 	WORD $0x4f9d1335 // fmla v21.4s, v25.4s, v29.s[0]
 	WORD $0x4f9d1356 // fmla v22.4s, v26.4s, v29.s[0]
 	WORD $0x4f9d1377 // fmla v23.4s, v27.4s, v29.s[0]
-	ADD R2, R11
-	ADD R9, R8
-	SUBS $1, R10
-	BNE loop
-	MOVD c+16(FP), R0
-	MOVD last+64(FP), R1
-	MOVD rowC+56(FP), R2
-	FMOVS alpha+72(FP), F24
+	ADD R10, R13
+	ADD R11, R9
+	SUBS $1, R12
+	BNE loop6x4
+	B stepped
+stepped:
+	MOVD c+16(FP), R2
+	MOVD last+40(FP), R3
+	MOVD rowC+80(FP), R4
+	FMOVS alpha+88(FP), F24
 	WORD $0x4e040718 // dup v24.4s, v24.s[0]
-	FMOVS beta+76(FP), F25
+	FMOVS beta+92(FP), F25
 	WORD $0x4e040739 // dup v25.4s, v25.s[0]
+	ADD R1, R2, R5
 	FCMPS $(0.0), F25
-	BEQ store
+	BEQ set
+	CMP $0, R1
+	BEQ add0Last
 	WORD $0x6e38dc00 // fmul v0.4s, v0.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 0(R2), F26
 	WORD $0x4e39cf40 // fmla v0.4s, v26.4s, v25.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
+	FMOVQ F0, 0(R2)
+	CMP $16, R1
+	BEQ add0Last
 	WORD $0x6e38dc21 // fmul v1.4s, v1.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 16(R2), F26
 	WORD $0x4e39cf41 // fmla v1.4s, v26.4s, v25.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
+	FMOVQ F1, 16(R2)
+	CMP $32, R1
+	BEQ add0Last
 	WORD $0x6e38dc42 // fmul v2.4s, v2.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 32(R2), F26
 	WORD $0x4e39cf42 // fmla v2.4s, v26.4s, v25.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
+	FMOVQ F2, 32(R2)
+add0Last:
 	WORD $0x6e38dc63 // fmul v3.4s, v3.4s, v24.4s
-	TBNZ $2, R1, load0Full
-	TBZ $1, R1, load0One
-	ADD $48, R0, R16
-	FMOVD (R16), F26
-	TBZ $0, R1, load0End
-	ADD $56, R0, R16
+	TBNZ $2, R3, add0LoadFull
+	TBZ $1, R3, add0LoadOne
+	FMOVD (R5), F26
+	TBZ $0, R3, add0LoadEnd
+	ADD $8, R5, R16
 	VLD1 (R16), V26.S[2]
-	B load0End
-load0One:
-	ADD $48, R0, R16
-	FMOVS (R16), F26
-	B load0End
-load0Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F26
-load0End:
+	B add0LoadEnd
+add0LoadOne:
+	FMOVS (R5), F26
+	B add0LoadEnd
+add0LoadFull:
+	FMOVQ (R5), F26
+add0LoadEnd:
 	WORD $0x4e39cf43 // fmla v3.4s, v26.4s, v25.4s
-	TBNZ $2, R1, store0trueFull
-	TBZ $1, R1, store0trueOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0trueEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, add0StoreFull
+	TBZ $1, R3, add0StoreOne
+	FMOVD F3, (R5)
+	TBZ $0, R3, add0StoreEnd
+	ADD $8, R5, R16
 	VST1 V3.S[2], (R16)
-	B store0trueEnd
-store0trueOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0trueEnd
-store0trueFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0trueEnd:
-	ADD R2, R0
+	B add0StoreEnd
+add0StoreOne:
+	FMOVS F3, (R5)
+	B add0StoreEnd
+add0StoreFull:
+	FMOVQ F3, (R5)
+add0StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ add1Last
 	WORD $0x6e38dc84 // fmul v4.4s, v4.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 0(R2), F26
 	WORD $0x4e39cf44 // fmla v4.4s, v26.4s, v25.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
+	FMOVQ F4, 0(R2)
+	CMP $16, R1
+	BEQ add1Last
 	WORD $0x6e38dca5 // fmul v5.4s, v5.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 16(R2), F26
 	WORD $0x4e39cf45 // fmla v5.4s, v26.4s, v25.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
+	FMOVQ F5, 16(R2)
+	CMP $32, R1
+	BEQ add1Last
 	WORD $0x6e38dcc6 // fmul v6.4s, v6.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 32(R2), F26
 	WORD $0x4e39cf46 // fmla v6.4s, v26.4s, v25.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
+	FMOVQ F6, 32(R2)
+add1Last:
 	WORD $0x6e38dce7 // fmul v7.4s, v7.4s, v24.4s
-	TBNZ $2, R1, load1Full
-	TBZ $1, R1, load1One
-	ADD $48, R0, R16
-	FMOVD (R16), F26
-	TBZ $0, R1, load1End
-	ADD $56, R0, R16
+	TBNZ $2, R3, add1LoadFull
+	TBZ $1, R3, add1LoadOne
+	FMOVD (R5), F26
+	TBZ $0, R3, add1LoadEnd
+	ADD $8, R5, R16
 	VLD1 (R16), V26.S[2]
-	B load1End
-load1One:
-	ADD $48, R0, R16
-	FMOVS (R16), F26
-	B load1End
-load1Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F26
-load1End:
+	B add1LoadEnd
+add1LoadOne:
+	FMOVS (R5), F26
+	B add1LoadEnd
+add1LoadFull:
+	FMOVQ (R5), F26
+add1LoadEnd:
 	WORD $0x4e39cf47 // fmla v7.4s, v26.4s, v25.4s
-	TBNZ $2, R1, store1trueFull
-	TBZ $1, R1, store1trueOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1trueEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, add1StoreFull
+	TBZ $1, R3, add1StoreOne
+	FMOVD F7, (R5)
+	TBZ $0, R3, add1StoreEnd
+	ADD $8, R5, R16
 	VST1 V7.S[2], (R16)
-	B store1trueEnd
-store1trueOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1trueEnd
-store1trueFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1trueEnd:
-	ADD R2, R0
+	B add1StoreEnd
+add1StoreOne:
+	FMOVS F7, (R5)
+	B add1StoreEnd
+add1StoreFull:
+	FMOVQ F7, (R5)
+add1StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ add2Last
 	WORD $0x6e38dd08 // fmul v8.4s, v8.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 0(R2), F26
 	WORD $0x4e39cf48 // fmla v8.4s, v26.4s, v25.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
+	FMOVQ F8, 0(R2)
+	CMP $16, R1
+	BEQ add2Last
 	WORD $0x6e38dd29 // fmul v9.4s, v9.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 16(R2), F26
 	WORD $0x4e39cf49 // fmla v9.4s, v26.4s, v25.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
+	FMOVQ F9, 16(R2)
+	CMP $32, R1
+	BEQ add2Last
 	WORD $0x6e38dd4a // fmul v10.4s, v10.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 32(R2), F26
 	WORD $0x4e39cf4a // fmla v10.4s, v26.4s, v25.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
+	FMOVQ F10, 32(R2)
+add2Last:
 	WORD $0x6e38dd6b // fmul v11.4s, v11.4s, v24.4s
-	TBNZ $2, R1, load2Full
-	TBZ $1, R1, load2One
-	ADD $48, R0, R16
-	FMOVD (R16), F26
-	TBZ $0, R1, load2End
-	ADD $56, R0, R16
+	TBNZ $2, R3, add2LoadFull
+	TBZ $1, R3, add2LoadOne
+	FMOVD (R5), F26
+	TBZ $0, R3, add2LoadEnd
+	ADD $8, R5, R16
 	VLD1 (R16), V26.S[2]
-	B load2End
-load2One:
-	ADD $48, R0, R16
-	FMOVS (R16), F26
-	B load2End
-load2Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F26
-load2End:
+	B add2LoadEnd
+add2LoadOne:
+	FMOVS (R5), F26
+	B add2LoadEnd
+add2LoadFull:
+	FMOVQ (R5), F26
+add2LoadEnd:
 	WORD $0x4e39cf4b // fmla v11.4s, v26.4s, v25.4s
-	TBNZ $2, R1, store2trueFull
-	TBZ $1, R1, store2trueOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2trueEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, add2StoreFull
+	TBZ $1, R3, add2StoreOne
+	FMOVD F11, (R5)
+	TBZ $0, R3, add2StoreEnd
+	ADD $8, R5, R16
 	VST1 V11.S[2], (R16)
-	B store2trueEnd
-store2trueOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2trueEnd
-store2trueFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2trueEnd:
-	ADD R2, R0
+	B add2StoreEnd
+add2StoreOne:
+	FMOVS F11, (R5)
+	B add2StoreEnd
+add2StoreFull:
+	FMOVQ F11, (R5)
+add2StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ add3Last
 	WORD $0x6e38dd8c // fmul v12.4s, v12.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 0(R2), F26
 	WORD $0x4e39cf4c // fmla v12.4s, v26.4s, v25.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
+	FMOVQ F12, 0(R2)
+	CMP $16, R1
+	BEQ add3Last
 	WORD $0x6e38ddad // fmul v13.4s, v13.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 16(R2), F26
 	WORD $0x4e39cf4d // fmla v13.4s, v26.4s, v25.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
+	FMOVQ F13, 16(R2)
+	CMP $32, R1
+	BEQ add3Last
 	WORD $0x6e38ddce // fmul v14.4s, v14.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 32(R2), F26
 	WORD $0x4e39cf4e // fmla v14.4s, v26.4s, v25.4s
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
+	FMOVQ F14, 32(R2)
+add3Last:
 	WORD $0x6e38ddef // fmul v15.4s, v15.4s, v24.4s
-	TBNZ $2, R1, load3Full
-	TBZ $1, R1, load3One
-	ADD $48, R0, R16
-	FMOVD (R16), F26
-	TBZ $0, R1, load3End
-	ADD $56, R0, R16
+	TBNZ $2, R3, add3LoadFull
+	TBZ $1, R3, add3LoadOne
+	FMOVD (R5), F26
+	TBZ $0, R3, add3LoadEnd
+	ADD $8, R5, R16
 	VLD1 (R16), V26.S[2]
-	B load3End
-load3One:
-	ADD $48, R0, R16
-	FMOVS (R16), F26
-	B load3End
-load3Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F26
-load3End:
+	B add3LoadEnd
+add3LoadOne:
+	FMOVS (R5), F26
+	B add3LoadEnd
+add3LoadFull:
+	FMOVQ (R5), F26
+add3LoadEnd:
 	WORD $0x4e39cf4f // fmla v15.4s, v26.4s, v25.4s
-	TBNZ $2, R1, store3trueFull
-	TBZ $1, R1, store3trueOne
-	ADD $48, R0, R16
-	FMOVD F15, (R16)
-	TBZ $0, R1, store3trueEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, add3StoreFull
+	TBZ $1, R3, add3StoreOne
+	FMOVD F15, (R5)
+	TBZ $0, R3, add3StoreEnd
+	ADD $8, R5, R16
 	VST1 V15.S[2], (R16)
-	B store3trueEnd
-store3trueOne:
-	ADD $48, R0, R16
-	FMOVS F15, (R16)
-	B store3trueEnd
-store3trueFull:
-	ADD $48, R0, R16
-	FMOVQ F15, (R16)
-store3trueEnd:
-	ADD R2, R0
+	B add3StoreEnd
+add3StoreOne:
+	FMOVS F15, (R5)
+	B add3StoreEnd
+add3StoreFull:
+	FMOVQ F15, (R5)
+add3StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ add4Last
 	WORD $0x6e38de10 // fmul v16.4s, v16.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 0(R2), F26
 	WORD $0x4e39cf50 // fmla v16.4s, v26.4s, v25.4s
-	ADD $0, R0, R16
-	FMOVQ F16, (R16)
+	FMOVQ F16, 0(R2)
+	CMP $16, R1
+	BEQ add4Last
 	WORD $0x6e38de31 // fmul v17.4s, v17.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 16(R2), F26
 	WORD $0x4e39cf51 // fmla v17.4s, v26.4s, v25.4s
-	ADD $16, R0, R16
-	FMOVQ F17, (R16)
+	FMOVQ F17, 16(R2)
+	CMP $32, R1
+	BEQ add4Last
 	WORD $0x6e38de52 // fmul v18.4s, v18.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 32(R2), F26
 	WORD $0x4e39cf52 // fmla v18.4s, v26.4s, v25.4s
-	ADD $32, R0, R16
-	FMOVQ F18, (R16)
+	FMOVQ F18, 32(R2)
+add4Last:
 	WORD $0x6e38de73 // fmul v19.4s, v19.4s, v24.4s
-	TBNZ $2, R1, load4Full
-	TBZ $1, R1, load4One
-	ADD $48, R0, R16
-	FMOVD (R16), F26
-	TBZ $0, R1, load4End
-	ADD $56, R0, R16
+	TBNZ $2, R3, add4LoadFull
+	TBZ $1, R3, add4LoadOne
+	FMOVD (R5), F26
+	TBZ $0, R3, add4LoadEnd
+	ADD $8, R5, R16
 	VLD1 (R16), V26.S[2]
-	B load4End
-load4One:
-	ADD $48, R0, R16
-	FMOVS (R16), F26
-	B load4End
-load4Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F26
-load4End:
+	B add4LoadEnd
+add4LoadOne:
+	FMOVS (R5), F26
+	B add4LoadEnd
+add4LoadFull:
+	FMOVQ (R5), F26
+add4LoadEnd:
 	WORD $0x4e39cf53 // fmla v19.4s, v26.4s, v25.4s
-	TBNZ $2, R1, store4trueFull
-	TBZ $1, R1, store4trueOne
-	ADD $48, R0, R16
-	FMOVD F19, (R16)
-	TBZ $0, R1, store4trueEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, add4StoreFull
+	TBZ $1, R3, add4StoreOne
+	FMOVD F19, (R5)
+	TBZ $0, R3, add4StoreEnd
+	ADD $8, R5, R16
 	VST1 V19.S[2], (R16)
-	B store4trueEnd
-store4trueOne:
-	ADD $48, R0, R16
-	FMOVS F19, (R16)
-	B store4trueEnd
-store4trueFull:
-	ADD $48, R0, R16
-	FMOVQ F19, (R16)
-store4trueEnd:
-	ADD R2, R0
+	B add4StoreEnd
+add4StoreOne:
+	FMOVS F19, (R5)
+	B add4StoreEnd
+add4StoreFull:
+	FMOVQ F19, (R5)
+add4StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ add5Last
 	WORD $0x6e38de94 // fmul v20.4s, v20.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 0(R2), F26
 	WORD $0x4e39cf54 // fmla v20.4s, v26.4s, v25.4s
-	ADD $0, R0, R16
-	FMOVQ F20, (R16)
+	FMOVQ F20, 0(R2)
+	CMP $16, R1
+	BEQ add5Last
 	WORD $0x6e38deb5 // fmul v21.4s, v21.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 16(R2), F26
 	WORD $0x4e39cf55 // fmla v21.4s, v26.4s, v25.4s
-	ADD $16, R0, R16
-	FMOVQ F21, (R16)
+	FMOVQ F21, 16(R2)
+	CMP $32, R1
+	BEQ add5Last
 	WORD $0x6e38ded6 // fmul v22.4s, v22.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ (R16), F26
+	FMOVQ 32(R2), F26
 	WORD $0x4e39cf56 // fmla v22.4s, v26.4s, v25.4s
-	ADD $32, R0, R16
-	FMOVQ F22, (R16)
+	FMOVQ F22, 32(R2)
+add5Last:
 	WORD $0x6e38def7 // fmul v23.4s, v23.4s, v24.4s
-	TBNZ $2, R1, load5Full
-	TBZ $1, R1, load5One
-	ADD $48, R0, R16
-	FMOVD (R16), F26
-	TBZ $0, R1, load5End
-	ADD $56, R0, R16
+	TBNZ $2, R3, add5LoadFull
+	TBZ $1, R3, add5LoadOne
+	FMOVD (R5), F26
+	TBZ $0, R3, add5LoadEnd
+	ADD $8, R5, R16
 	VLD1 (R16), V26.S[2]
-	B load5End
-load5One:
-	ADD $48, R0, R16
-	FMOVS (R16), F26
-	B load5End
-load5Full:
-	ADD $48, R0, R16
-	FMOVQ (R16), F26
-load5End:
+	B add5LoadEnd
+add5LoadOne:
+	FMOVS (R5), F26
+	B add5LoadEnd
+add5LoadFull:
+	FMOVQ (R5), F26
+add5LoadEnd:
 	WORD $0x4e39cf57 // fmla v23.4s, v26.4s, v25.4s
-	TBNZ $2, R1, store5trueFull
-	TBZ $1, R1, store5trueOne
-	ADD $48, R0, R16
-	FMOVD F23, (R16)
-	TBZ $0, R1, store5trueEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, add5StoreFull
+	TBZ $1, R3, add5StoreOne
+	FMOVD F23, (R5)
+	TBZ $0, R3, add5StoreEnd
+	ADD $8, R5, R16
 	VST1 V23.S[2], (R16)
-	B store5trueEnd
-store5trueOne:
-	ADD $48, R0, R16
-	FMOVS F23, (R16)
-	B store5trueEnd
-store5trueFull:
-	ADD $48, R0, R16
-	FMOVQ F23, (R16)
-store5trueEnd:
-	ADD R2, R0
-	RET
-store:
+	B add5StoreEnd
+add5StoreOne:
+	FMOVS F23, (R5)
+	B add5StoreEnd
+add5StoreFull:
+	FMOVQ F23, (R5)
+add5StoreEnd:
+	B done
+set:
+	CMP $0, R1
+	BEQ set0Last
 	WORD $0x6e38dc00 // fmul v0.4s, v0.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ F0, (R16)
+	FMOVQ F0, 0(R2)
+	CMP $16, R1
+	BEQ set0Last
 	WORD $0x6e38dc21 // fmul v1.4s, v1.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ F1, (R16)
+	FMOVQ F1, 16(R2)
+	CMP $32, R1
+	BEQ set0Last
 	WORD $0x6e38dc42 // fmul v2.4s, v2.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ F2, (R16)
+	FMOVQ F2, 32(R2)
+set0Last:
 	WORD $0x6e38dc63 // fmul v3.4s, v3.4s, v24.4s
-	TBNZ $2, R1, store0falseFull
-	TBZ $1, R1, store0falseOne
-	ADD $48, R0, R16
-	FMOVD F3, (R16)
-	TBZ $0, R1, store0falseEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, set0StoreFull
+	TBZ $1, R3, set0StoreOne
+	FMOVD F3, (R5)
+	TBZ $0, R3, set0StoreEnd
+	ADD $8, R5, R16
 	VST1 V3.S[2], (R16)
-	B store0falseEnd
-store0falseOne:
-	ADD $48, R0, R16
-	FMOVS F3, (R16)
-	B store0falseEnd
-store0falseFull:
-	ADD $48, R0, R16
-	FMOVQ F3, (R16)
-store0falseEnd:
-	ADD R2, R0
+	B set0StoreEnd
+set0StoreOne:
+	FMOVS F3, (R5)
+	B set0StoreEnd
+set0StoreFull:
+	FMOVQ F3, (R5)
+set0StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ set1Last
 	WORD $0x6e38dc84 // fmul v4.4s, v4.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ F4, (R16)
+	FMOVQ F4, 0(R2)
+	CMP $16, R1
+	BEQ set1Last
 	WORD $0x6e38dca5 // fmul v5.4s, v5.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ F5, (R16)
+	FMOVQ F5, 16(R2)
+	CMP $32, R1
+	BEQ set1Last
 	WORD $0x6e38dcc6 // fmul v6.4s, v6.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ F6, (R16)
+	FMOVQ F6, 32(R2)
+set1Last:
 	WORD $0x6e38dce7 // fmul v7.4s, v7.4s, v24.4s
-	TBNZ $2, R1, store1falseFull
-	TBZ $1, R1, store1falseOne
-	ADD $48, R0, R16
-	FMOVD F7, (R16)
-	TBZ $0, R1, store1falseEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, set1StoreFull
+	TBZ $1, R3, set1StoreOne
+	FMOVD F7, (R5)
+	TBZ $0, R3, set1StoreEnd
+	ADD $8, R5, R16
 	VST1 V7.S[2], (R16)
-	B store1falseEnd
-store1falseOne:
-	ADD $48, R0, R16
-	FMOVS F7, (R16)
-	B store1falseEnd
-store1falseFull:
-	ADD $48, R0, R16
-	FMOVQ F7, (R16)
-store1falseEnd:
-	ADD R2, R0
+	B set1StoreEnd
+set1StoreOne:
+	FMOVS F7, (R5)
+	B set1StoreEnd
+set1StoreFull:
+	FMOVQ F7, (R5)
+set1StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ set2Last
 	WORD $0x6e38dd08 // fmul v8.4s, v8.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ F8, (R16)
+	FMOVQ F8, 0(R2)
+	CMP $16, R1
+	BEQ set2Last
 	WORD $0x6e38dd29 // fmul v9.4s, v9.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ F9, (R16)
+	FMOVQ F9, 16(R2)
+	CMP $32, R1
+	BEQ set2Last
 	WORD $0x6e38dd4a // fmul v10.4s, v10.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ F10, (R16)
+	FMOVQ F10, 32(R2)
+set2Last:
 	WORD $0x6e38dd6b // fmul v11.4s, v11.4s, v24.4s
-	TBNZ $2, R1, store2falseFull
-	TBZ $1, R1, store2falseOne
-	ADD $48, R0, R16
-	FMOVD F11, (R16)
-	TBZ $0, R1, store2falseEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, set2StoreFull
+	TBZ $1, R3, set2StoreOne
+	FMOVD F11, (R5)
+	TBZ $0, R3, set2StoreEnd
+	ADD $8, R5, R16
 	VST1 V11.S[2], (R16)
-	B store2falseEnd
-store2falseOne:
-	ADD $48, R0, R16
-	FMOVS F11, (R16)
-	B store2falseEnd
-store2falseFull:
-	ADD $48, R0, R16
-	FMOVQ F11, (R16)
-store2falseEnd:
-	ADD R2, R0
+	B set2StoreEnd
+set2StoreOne:
+	FMOVS F11, (R5)
+	B set2StoreEnd
+set2StoreFull:
+	FMOVQ F11, (R5)
+set2StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ set3Last
 	WORD $0x6e38dd8c // fmul v12.4s, v12.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ F12, (R16)
+	FMOVQ F12, 0(R2)
+	CMP $16, R1
+	BEQ set3Last
 	WORD $0x6e38ddad // fmul v13.4s, v13.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ F13, (R16)
+	FMOVQ F13, 16(R2)
+	CMP $32, R1
+	BEQ set3Last
 	WORD $0x6e38ddce // fmul v14.4s, v14.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ F14, (R16)
+	FMOVQ F14, 32(R2)
+set3Last:
 	WORD $0x6e38ddef // fmul v15.4s, v15.4s, v24.4s
-	TBNZ $2, R1, store3falseFull
-	TBZ $1, R1, store3falseOne
-	ADD $48, R0, R16
-	FMOVD F15, (R16)
-	TBZ $0, R1, store3falseEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, set3StoreFull
+	TBZ $1, R3, set3StoreOne
+	FMOVD F15, (R5)
+	TBZ $0, R3, set3StoreEnd
+	ADD $8, R5, R16
 	VST1 V15.S[2], (R16)
-	B store3falseEnd
-store3falseOne:
-	ADD $48, R0, R16
-	FMOVS F15, (R16)
-	B store3falseEnd
-store3falseFull:
-	ADD $48, R0, R16
-	FMOVQ F15, (R16)
-store3falseEnd:
-	ADD R2, R0
+	B set3StoreEnd
+set3StoreOne:
+	FMOVS F15, (R5)
+	B set3StoreEnd
+set3StoreFull:
+	FMOVQ F15, (R5)
+set3StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ set4Last
 	WORD $0x6e38de10 // fmul v16.4s, v16.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ F16, (R16)
+	FMOVQ F16, 0(R2)
+	CMP $16, R1
+	BEQ set4Last
 	WORD $0x6e38de31 // fmul v17.4s, v17.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ F17, (R16)
+	FMOVQ F17, 16(R2)
+	CMP $32, R1
+	BEQ set4Last
 	WORD $0x6e38de52 // fmul v18.4s, v18.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ F18, (R16)
+	FMOVQ F18, 32(R2)
+set4Last:
 	WORD $0x6e38de73 // fmul v19.4s, v19.4s, v24.4s
-	TBNZ $2, R1, store4falseFull
-	TBZ $1, R1, store4falseOne
-	ADD $48, R0, R16
-	FMOVD F19, (R16)
-	TBZ $0, R1, store4falseEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, set4StoreFull
+	TBZ $1, R3, set4StoreOne
+	FMOVD F19, (R5)
+	TBZ $0, R3, set4StoreEnd
+	ADD $8, R5, R16
 	VST1 V19.S[2], (R16)
-	B store4falseEnd
-store4falseOne:
-	ADD $48, R0, R16
-	FMOVS F19, (R16)
-	B store4falseEnd
-store4falseFull:
-	ADD $48, R0, R16
-	FMOVQ F19, (R16)
-store4falseEnd:
-	ADD R2, R0
+	B set4StoreEnd
+set4StoreOne:
+	FMOVS F19, (R5)
+	B set4StoreEnd
+set4StoreFull:
+	FMOVQ F19, (R5)
+set4StoreEnd:
+	SUBS $1, R0
+	BEQ done
+	ADD R4, R2
+	ADD R4, R5
+	CMP $0, R1
+	BEQ set5Last
 	WORD $0x6e38de94 // fmul v20.4s, v20.4s, v24.4s
-	ADD $0, R0, R16
-	FMOVQ F20, (R16)
+	FMOVQ F20, 0(R2)
+	CMP $16, R1
+	BEQ set5Last
 	WORD $0x6e38deb5 // fmul v21.4s, v21.4s, v24.4s
-	ADD $16, R0, R16
-	FMOVQ F21, (R16)
+	FMOVQ F21, 16(R2)
+	CMP $32, R1
+	BEQ set5Last
 	WORD $0x6e38ded6 // fmul v22.4s, v22.4s, v24.4s
-	ADD $32, R0, R16
-	FMOVQ F22, (R16)
+	FMOVQ F22, 32(R2)
+set5Last:
 	WORD $0x6e38def7 // fmul v23.4s, v23.4s, v24.4s
-	TBNZ $2, R1, store5falseFull
-	TBZ $1, R1, store5falseOne
-	ADD $48, R0, R16
-	FMOVD F23, (R16)
-	TBZ $0, R1, store5falseEnd
-	ADD $56, R0, R16
+	TBNZ $2, R3, set5StoreFull
+	TBZ $1, R3, set5StoreOne
+	FMOVD F23, (R5)
+	TBZ $0, R3, set5StoreEnd
+	ADD $8, R5, R16
 	VST1 V23.S[2], (R16)
-	B store5falseEnd
-store5falseOne:
-	ADD $48, R0, R16
-	FMOVS F23, (R16)
-	B store5falseEnd
-store5falseFull:
-	ADD $48, R0, R16
-	FMOVQ F23, (R16)
-store5falseEnd:
-	ADD R2, R0
+	B set5StoreEnd
+set5StoreOne:
+	FMOVS F23, (R5)
+	B set5StoreEnd
+set5StoreFull:
+	FMOVQ F23, (R5)
+set5StoreEnd:
+	B done
+done:
 	RET
 
 // func copyRowsF32NEON(dst *float32, src *float32, rows, cols, rowSrc, rowDst, piece int)

@@ -17,11 +17,7 @@ const (
 
 func main() {
 	f := NewFile("github.com/snug-ml/snug")
-	for vectors := 1; vectors <= maxVectors; vectors++ {
-		for rows := 1; rows <= maxRows; rows++ {
-			mul(f, rows, vectors)
-		}
-	}
+	mul(f)
 	for _, e := range []Elem{Float32, Float16, BFloat16} {
 		copyRows(f, e)
 	}

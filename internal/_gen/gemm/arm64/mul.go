@@ -6,107 +6,158 @@ import (
 	. "github.com/snug-ml/snug/internal/_gen/neon"
 )
 
-// tile is a micro-kernel under construction.
+// tile is the micro-kernel under construction.
 type tile struct {
 	*Func
-	acc  [][]V // of C: rows of vectors
-	c    R     // the row of C at hand
-	last R     // lanes of C in the last vectors
+	acc    [maxRows][]V // of C: vectors before the last, and the last
+	row    []V          // of B, in the same places
+	values []V          // of A, in turn
+
+	rows, before         R // of the tile; bytes before its last vectors
+	a                    []R
+	b, colA, rowB, depth R
+	at                   R // bytes from the start of the rows of A
 }
 
-// mul generates a micro-kernel, which keeps its tile of C in registers. A step
-// along the depth loads a row of B and each of A's values, which the
-// multiply-adds take from lane 0.
-func mul(file *File, rows, vectors int) {
-	name := fmt.Sprintf("mul%dx%dNEON", rows, vectors)
-	t := tile{Func: file.Func(name, "func(a, b, c *float32, depth, rowA, colA, rowB, rowC, last int, alpha, beta float32)",
-		fmt.Sprintf("multiplies for a tile of %d rows and %d vectors.", rows, vectors))}
-	for range rows {
-		t.acc = append(t.acc, t.Zeros(vectors))
+const last = maxVectors - 1
+
+// mul generates the micro-kernel, which keeps its tile of C in registers: a loop over the depth for each number of
+// rows and vectors, and what they share.
+func mul(file *File) {
+	t := tile{Func: file.Func("mulNEON", "func(a, b, c *float32, rows, before, last, depth, rowA, colA, rowB, rowC int, alpha, beta float32)",
+		fmt.Sprintf("multiplies for a tile of up to %d rows, of last floats after before bytes, which\nare up to %d vectors.", maxRows, maxVectors-1))}
+	t.rows, t.before = t.Param("rows"), t.Param("before")
+	for i := range t.acc {
+		t.acc[i] = t.Vs(maxVectors)
 	}
 	t.Scope(t.steps)
 	t.epilogue()
 }
 
+// steps goes through the depth.
 func (t *tile) steps() {
-	a, rowA, colA := []R{t.Param("a")}, t.Param("rowA"), t.Param("colA")
-	for i := range len(t.acc) - 1 {
-		a = append(a, t.R())
-		t.Go("ADD %s, %s, %s", rowA, a[i], a[i+1])
+	t.a = []R{t.Param("a")}
+	rowA := t.Param("rowA")
+	for i := range maxRows - 1 {
+		t.a = append(t.a, t.R())
+		t.Go("ADD %s, %s, %s", rowA, t.a[i], t.a[i+1])
 	}
-	b, rowB, depth, at := t.Param("b"), t.Param("rowB"), t.Param("depth"), t.R()
-	t.Go("MOVD $0, %s", at)
-	row, values := t.Vs(len(t.acc[0])), t.Vs(2)
+	t.b, t.colA, t.rowB, t.depth, t.at = t.Param("b"), t.Param("colA"), t.Param("rowB"), t.Param("depth"), t.R()
+	t.Go("MOVD $0, %s", t.at)
+	t.row, t.values = t.Vs(maxVectors), t.Vs(2)
+	t.choose("vectors", t.before, width, 0, last, func(full int) {
+		t.choose(fmt.Sprintf("x%dRows", full+1), t.rows, 1, 1, maxRows, func(rows int) { t.loop(rows, full) })
+	})
+	t.Label("stepped")
+}
 
-	t.Label("loop")
-	for j, v := range row {
-		t.Go("FMOVQ %d(%s), %s", width*j, b, v)
+// choose goes to what do makes for the value of r, which is unit times a number from lo to hi.
+func (t *tile) choose(label string, r R, unit, lo, hi int, do func(n int)) {
+	if lo == hi {
+		do(lo)
+		return
 	}
-	for i, sums := range t.acc {
-		value := values[i%2]
-		t.Go("FMOVS (%s)(%s), %s", a[i], at, value)
-		for j, v := range row {
-			t.Do(FMLAElement(sums[j], v, value))
+	middle := (lo + hi) / 2
+	t.Go("CMP $%d, %s", unit*middle, r)
+	t.Go("BGT %s%d", label, middle+1)
+	t.choose(label, r, unit, lo, middle, do)
+	t.Label(fmt.Sprintf("%s%d", label, middle+1))
+	t.choose(label, r, unit, middle+1, hi, do)
+}
+
+// loop clears the sums of a tile and generates a loop along the depth. A step loads a row of B and each of A's values, which the
+// multiply-adds take from lane 0.
+func (t *tile) loop(rows, full int) {
+	label := fmt.Sprintf("loop%dx%d", rows, full+1)
+	vectors := append([]int{0, 1, 2}[:full:full], last)
+	for _, sums := range t.acc[:rows] {
+		for _, v := range vectors {
+			t.Do(EOR(sums[v], sums[v], sums[v]))
 		}
 	}
-	t.Go("ADD %s, %s", colA, at)
-	t.Go("ADD %s, %s", rowB, b)
-	t.Go("SUBS $1, %s", depth)
-	t.Go("BNE loop")
+	t.Label(label)
+	for j, v := range vectors {
+		t.Go("FMOVQ %d(%s), %s", width*j, t.b, t.row[v])
+	}
+	for i, sums := range t.acc[:rows] {
+		value := t.values[i%2]
+		t.Go("FMOVS (%s)(%s), %s", t.a[i], t.at, value)
+		for _, v := range vectors {
+			t.Do(FMLAElement(sums[v], t.row[v], value))
+		}
+	}
+	t.Go("ADD %s, %s", t.colA, t.at)
+	t.Go("ADD %s, %s", t.rowB, t.b)
+	t.Go("SUBS $1, %s", t.depth)
+	t.Go("BNE %s", label)
+	t.Go("B stepped")
 }
 
 // epilogue stores alpha·acc + beta·c; of the last vectors only some lanes. With
 // beta 0, it does not read c.
 func (t *tile) epilogue() {
-	t.c, t.last = t.Param("c"), t.Param("last")
-	rowC := t.Param("rowC")
-	alpha, beta, old := t.Scalar("alpha"), t.Scalar("beta"), t.V()
+	c, n, rowC := t.Param("c"), t.Param("last"), t.Param("rowC")
+	alpha, beta, old, end := t.Scalar("alpha"), t.Scalar("beta"), t.V(), t.R()
+	t.Go("ADD %s, %s, %s", t.before, c, end)
 	t.Go("FCMPS $(0.0), %s", beta)
-	t.Go("BEQ store")
+	t.Go("BEQ set")
 	for _, add := range []bool{true, false} {
+		name := "add"
 		if !add {
-			t.Label("store")
+			name = "set"
+			t.Label(name)
 		}
-		for i, row := range t.acc {
-			for j, sum := range row {
+		for i, sums := range t.acc {
+			label := fmt.Sprintf("%s%d", name, i)
+			for j, sum := range sums[:last] {
+				t.Go("CMP $%d, %s", width*j, t.before)
+				t.Go("BEQ %sLast", label)
 				t.Do(FMUL(sum, sum, alpha))
 				if add {
-					t.move(j, fmt.Sprintf("load%d", i), "(%[1]s), %[2]s", old)
+					t.Go("FMOVQ %d(%s), %s", width*j, c, old)
 					t.Do(FMLA(sum, old, beta))
 				}
-				t.move(j, fmt.Sprintf("store%d%v", i, add), "%[2]s, (%[1]s)", sum)
+				t.Go("FMOVQ %s, %d(%s)", sum, width*j, c)
 			}
-			t.Go("ADD %s, %s", rowC, t.c)
+			t.Label(label + "Last")
+			sum := sums[last]
+			t.Do(FMUL(sum, sum, alpha))
+			if add {
+				t.some(label+"Load", "(%s), %s", n, end, old)
+				t.Do(FMLA(sum, old, beta))
+			}
+			t.some(label+"Store", "%[2]s, (%[1]s)", n, end, sum)
+			if i < maxRows-1 {
+				t.Go("SUBS $1, %s", t.rows)
+				t.Go("BEQ done")
+				t.Go("ADD %s, %s", rowC, c)
+				t.Go("ADD %s, %s", rowC, end)
+			}
 		}
-		t.Return()
+		t.Go("B done")
 	}
+	t.Label("done")
+	t.Return()
 }
 
-// move loads or stores vector j of the row of C, as operands has memory and
+// some loads or stores the first n floats of v at a place, as operands has memory and
 // register.
-func (t *tile) move(j int, label, operands string, v V) {
-	transfer := func(instruction string, offset int, register string) {
-		t.Go("ADD $%d, %s, R16", offset, t.c)
-		t.Go(instruction+" "+operands, "R16", register)
-	}
-	if j < len(t.acc[0])-1 {
-		transfer("FMOVQ", width*j, v.String())
-		return
-	}
-	t.Go("TBNZ $2, %s, %sFull", t.last, label)
-	t.Go("TBZ $1, %s, %sOne", t.last, label)
-	transfer("FMOVD", width*j, v.String())
-	t.Go("TBZ $0, %s, %sEnd", t.last, label)
+func (t *tile) some(label, operands string, n, at R, v V) {
+	part := "VST1 "
 	if operands[0] == '(' {
-		transfer("VLD1", width*j+8, fmt.Sprintf("V%d.S[2]", v))
-	} else {
-		transfer("VST1", width*j+8, fmt.Sprintf("V%d.S[2]", v))
+		part = "VLD1 "
 	}
+	t.Go("TBNZ $2, %s, %sFull", n, label)
+	t.Go("TBZ $1, %s, %sOne", n, label)
+	t.Go("FMOVD "+operands, at, v)
+	t.Go("TBZ $0, %s, %sEnd", n, label)
+	t.Go("ADD $8, %s, R16", at)
+	t.Go(part+operands, "R16", fmt.Sprintf("V%d.S[2]", v))
 	t.Go("B %sEnd", label)
 	t.Label(label + "One")
-	transfer("FMOVS", width*j, v.String())
+	t.Go("FMOVS "+operands, at, v)
 	t.Go("B %sEnd", label)
 	t.Label(label + "Full")
-	transfer("FMOVQ", width*j, v.String())
+	t.Go("FMOVQ "+operands, at, v)
 	t.Label(label + "End")
 }
