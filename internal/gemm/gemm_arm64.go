@@ -29,15 +29,12 @@ func multiplyNEON(tiles, rows, cols, depth int, alpha float32, a strided, nextA 
 	}
 }
 
+// copiesNEON are by the number of the type; see [place].
+var copiesNEON = [...]func(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int){copyRowsF32NEON, copyRowsF16NEON, copyRowsBF16NEON}
+
 func copyRowsNEON(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, piece int) {
-	switch src.DType() {
-	case snug.F32:
-		copyRowsF32NEON(&dst[0], &src.Float32s()[at], rows, cols, 4*rowSrc, 4*rowDst, 4*piece)
-	case snug.F16:
-		copyRowsF16NEON(&dst[0], &src.Float16s()[at], rows, cols, 2*rowSrc, 4*rowDst, 4*piece)
-	case snug.BF16:
-		copyRowsBF16NEON(&dst[0], &src.BFloat16s()[at], rows, cols, 2*rowSrc, 4*rowDst, 4*piece)
-	}
+	from, kind := place(src, at)
+	copiesNEON[kind](&dst[0], from, rows, cols, src.DType().Size()*rowSrc, 4*rowDst, 4*piece)
 }
 
 func packNEON(dst, src []float32, lines, depth, lineSrc, rowDst int) {

@@ -11,59 +11,23 @@ package gemm
 //go:noescape
 func mulAVX2(a *float32, b *float32, c *float32, tiles int, rows int, before int, last int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, alpha float32, beta float32)
 
-// copyRowsF32AVX2 copies rows of cols elements in pieces of two vectors. Distances are in
+// copyRowsAVX2 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.
 //
 //go:noescape
-func copyRowsF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int, piece int)
+func copyRowsAVX2(dst *float32, src *byte, kind int, rows int, cols int, rowSrc int, rowDst int, piece int)
 
-// dots1F32AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
+// dots1AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
 // other. A step is 32 elements. Distances are in bytes.
 //
 //go:noescape
-func dots1F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
+func dots1AVX2(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
 
-// dots4F32AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
+// dots4AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
 // other. A step is 8 elements. Distances are in bytes.
 //
 //go:noescape
-func dots4F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-
-// copyRowsF16AVX2 copies rows of cols elements in pieces of two vectors. Distances are in
-// bytes.
-//
-//go:noescape
-func copyRowsF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-
-// dots1F16AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 32 elements. Distances are in bytes.
-//
-//go:noescape
-func dots1F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-
-// dots4F16AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 8 elements. Distances are in bytes.
-//
-//go:noescape
-func dots4F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-
-// copyRowsBF16AVX2 copies rows of cols elements in pieces of two vectors. Distances are in
-// bytes.
-//
-//go:noescape
-func copyRowsBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-
-// dots1BF16AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 32 elements. Distances are in bytes.
-//
-//go:noescape
-func dots1BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-
-// dots4BF16AVX2 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 8 elements. Distances are in bytes.
-//
-//go:noescape
-func dots4BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+func dots4AVX2(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
 
 // packLinesAVX2 transposes lines of depth floats, lineSrc bytes apart, into rows of a
 // panel, rowDst bytes apart. It writes whole vectors for a depth rounded up to a
@@ -79,59 +43,23 @@ func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int
 //go:noescape
 func mulAVX512(a *float32, b *float32, c *float32, tiles int, rows int, before int, last int, depth int, rowA int, colA int, nextA int, rowB int, rowC int, alpha float32, beta float32)
 
-// copyRowsF32AVX512 copies rows of cols elements in pieces of two vectors. Distances are in
+// copyRowsAVX512 copies rows of cols elements in pieces of two vectors. Distances are in
 // bytes.
 //
 //go:noescape
-func copyRowsF32AVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int, piece int)
+func copyRowsAVX512(dst *float32, src *byte, kind int, rows int, cols int, rowSrc int, rowDst int, piece int)
 
-// dots1F32AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
+// dots1AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
 // other. A step is 64 elements. Distances are in bytes.
 //
 //go:noescape
-func dots1F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
+func dots1AVX512(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
 
-// dots4F32AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
+// dots4AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
 // other. A step is 32 elements. Distances are in bytes.
 //
 //go:noescape
-func dots4F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-
-// copyRowsF16AVX512 copies rows of cols elements in pieces of two vectors. Distances are in
-// bytes.
-//
-//go:noescape
-func copyRowsF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-
-// dots1F16AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 64 elements. Distances are in bytes.
-//
-//go:noescape
-func dots1F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-
-// dots4F16AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 32 elements. Distances are in bytes.
-//
-//go:noescape
-func dots4F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-
-// copyRowsBF16AVX512 copies rows of cols elements in pieces of two vectors. Distances are in
-// bytes.
-//
-//go:noescape
-func copyRowsBF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-
-// dots1BF16AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 64 elements. Distances are in bytes.
-//
-//go:noescape
-func dots1BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-
-// dots4BF16AVX512 writes the products of a line of B with rows of x to a column of y, for one line after the
-// other. A step is 32 elements. Distances are in bytes.
-//
-//go:noescape
-func dots4BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+func dots4AVX512(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
 
 // packLinesAVX512 transposes lines of depth floats, lineSrc bytes apart, into rows of a
 // panel, rowDst bytes apart. It writes whole vectors for a depth rounded up to a

@@ -628,26 +628,28 @@ done:
 	VZEROUPPER
 	RET
 
-// func copyRowsF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int, piece int)
-// Requires: AVX, MMX+
-TEXT ·copyRowsF32AVX2(SB), NOSPLIT, $0-56
+// func copyRowsAVX2(dst *float32, src *byte, kind int, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, AVX2, F16C, MMX+
+TEXT ·copyRowsAVX2(SB), NOSPLIT, $0-64
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
-	MOVQ rows+16(FP), DX
-	MOVQ rowSrc+32(FP), BX
-	MOVQ rowDst+40(FP), SI
-	MOVQ piece+48(FP), DI
+	MOVQ rows+24(FP), DX
+	MOVQ rowSrc+40(FP), BX
+	MOVQ rowDst+48(FP), SI
+	MOVQ piece+56(FP), DI
 	MOVQ BX, R8
 	SHLQ $0x03, R8
 
 row:
 	MOVQ CX, R9
 	MOVQ AX, R10
-	MOVQ cols+24(FP), R11
+	MOVQ cols+32(FP), R11
+	CMPQ kind+16(FP), $0x00
+	JNE  piece1
 
-piece:
+pieceF32:
 	CMPQ       R11, $0x10
-	JLT        tail
+	JLT        pieceF32Tail
 	PREFETCHT0 (R9)(R8*1)
 	VMOVUPS    (R9), Y0
 	VMOVUPS    Y0, (R10)
@@ -656,19 +658,19 @@ piece:
 	ADDQ       $0x00000040, R9
 	ADDQ       DI, R10
 	SUBQ       $0x10, R11
-	JMP        piece
+	JMP        pieceF32
 
-tail:
+pieceF32Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x08
-	JLT        last
+	JLT        pieceF32Last
 	VMOVUPS    (R9), Y0
 	VMOVUPS    Y0, (R10)
 	ADDQ       $0x20, R9
 	ADDQ       $0x20, R10
 	SUBQ       $0x08, R11
 
-last:
+pieceF32Last:
 	TESTQ      R11, R11
 	JZ         next
 	LEAQ       masks<>+32(SB), R12
@@ -676,208 +678,15 @@ last:
 	VMOVDQU    (R12)(R11*4), Y0
 	VMASKMOVPS (R9), Y0, Y0
 	VMOVUPS    Y0, (R10)
+	JMP        next
 
-next:
-	ADDQ BX, CX
-	ADDQ SI, AX
-	DECQ DX
-	JNZ  row
-	VZEROUPPER
-	RET
+piece1:
+	CMPQ kind+16(FP), $0x01
+	JNE  piece2
 
-// func dots1F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, FMA3
-TEXT ·dots1F32AVX2(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), BX
-
-line:
-	MOVQ   x+8(FP), BX
-	MOVQ   CX, SI
-	MOVQ   steps+32(FP), DI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-
-step:
-	VMOVUPS      (SI), Y4
-	VFMADD231PS  (BX), Y4, Y0
-	VMOVUPS      32(SI), Y4
-	VFMADD231PS  32(BX), Y4, Y1
-	VMOVUPS      64(SI), Y4
-	VFMADD231PS  64(BX), Y4, Y2
-	VMOVUPS      96(SI), Y4
-	VFMADD231PS  96(BX), Y4, Y3
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000080, SI
-	DECQ         DI
-	JNZ          step
-	MOVQ         AX, BX
-	VADDPS       Y2, Y0, Y0
-	VADDPS       Y3, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (BX)
-	ADDQ         rowY+40(FP), BX
-	ADDQ         lineB+56(FP), CX
-	ADDQ         $0x04, AX
-	DECQ         DX
-	JNZ          line
-	VZEROUPPER
-	RET
-
-// func dots4F32AVX2(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, CMOV, FMA3
-TEXT ·dots4F32AVX2(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), SI
-
-line:
-	MOVQ    x+8(FP), R8
-	MOVQ    CX, R9
-	XORQ    DI, DI
-	CMPQ    DX, $0x01
-	CMOVQGT lineB+56(FP), DI
-	MOVQ    steps+32(FP), R10
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-
-step:
-	VMOVUPS      (R9), Y8
-	VMOVUPS      (R9)(DI*1), Y9
-	VMOVUPS      (R8), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y4
-	VMOVUPS      (R8)(BX*1), Y10
-	VFMADD231PS  Y10, Y8, Y1
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVUPS      (R8)(BX*2), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y6
-	VMOVUPS      (R8)(SI*1), Y10
-	VFMADD231PS  Y10, Y8, Y3
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x00000020, R8
-	ADDQ         $0x00000020, R9
-	DECQ         R10
-	JNZ          step
-	MOVQ         AX, DI
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X8
-	VMOVHLPS     X8, X8, X0
-	VADDPS       X0, X8, X8
-	VMOVSHDUP    X8, X0
-	VADDSS       X0, X8, X8
-	VMOVSS       X8, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y3, X0
-	VADDPS       X0, X3, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	ADDQ         lineB+56(FP), CX
-	ADDQ         $0x04, AX
-	DECQ         DX
-	JZ           done
-	MOVQ         AX, DI
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y5, X0
-	VADDPS       X0, X5, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y7, X0
-	VADDPS       X0, X7, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	ADDQ         lineB+56(FP), CX
-	ADDQ         $0x04, AX
-	DECQ         DX
-	JNZ          line
-
-done:
-	VZEROUPPER
-	RET
-
-// func copyRowsF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-// Requires: AVX, F16C, MMX+
-TEXT ·copyRowsF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ rows+16(FP), DX
-	MOVQ rowSrc+32(FP), BX
-	MOVQ rowDst+40(FP), SI
-	MOVQ piece+48(FP), DI
-	MOVQ BX, R8
-	SHLQ $0x03, R8
-
-row:
-	MOVQ CX, R9
-	MOVQ AX, R10
-	MOVQ cols+24(FP), R11
-
-piece:
+pieceF16:
 	CMPQ       R11, $0x10
-	JLT        tail
+	JLT        pieceF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VCVTPH2PS  (R9), Y0
 	VMOVUPS    Y0, (R10)
@@ -886,23 +695,23 @@ piece:
 	ADDQ       $0x00000020, R9
 	ADDQ       DI, R10
 	SUBQ       $0x10, R11
-	JMP        piece
+	JMP        pieceF16
 
-tail:
+pieceF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x08
-	JLT        last
+	JLT        pieceF16Last
 	VCVTPH2PS  (R9), Y0
 	VMOVUPS    Y0, (R10)
 	ADDQ       $0x10, R9
 	ADDQ       $0x20, R10
 	SUBQ       $0x08, R11
 
-last:
+pieceF16Last:
 	TESTQ R11, R11
 	JZ    next
 
-single:
+pieceF16Single:
 	MOVWLZX   (R9), R12
 	VMOVD     R12, X0
 	VCVTPH2PS X0, X0
@@ -910,209 +719,13 @@ single:
 	ADDQ      $0x02, R9
 	ADDQ      $0x04, R10
 	DECQ      R11
-	JNZ       single
+	JNZ       pieceF16Single
+	JMP       next
 
-next:
-	ADDQ BX, CX
-	ADDQ SI, AX
-	DECQ DX
-	JNZ  row
-	VZEROUPPER
-	RET
-
-// func dots1F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, F16C, FMA3
-TEXT ·dots1F16AVX2(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), BX
-
-line:
-	MOVQ   x+8(FP), BX
-	MOVQ   CX, SI
-	MOVQ   steps+32(FP), DI
-	VXORPS Y0, Y0, Y0
-	VXORPS Y1, Y1, Y1
-	VXORPS Y2, Y2, Y2
-	VXORPS Y3, Y3, Y3
-
-step:
-	VCVTPH2PS    (SI), Y4
-	VFMADD231PS  (BX), Y4, Y0
-	VCVTPH2PS    16(SI), Y4
-	VFMADD231PS  32(BX), Y4, Y1
-	VCVTPH2PS    32(SI), Y4
-	VFMADD231PS  64(BX), Y4, Y2
-	VCVTPH2PS    48(SI), Y4
-	VFMADD231PS  96(BX), Y4, Y3
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000040, SI
-	DECQ         DI
-	JNZ          step
-	MOVQ         AX, BX
-	VADDPS       Y2, Y0, Y0
-	VADDPS       Y3, Y1, Y1
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (BX)
-	ADDQ         rowY+40(FP), BX
-	ADDQ         lineB+56(FP), CX
-	ADDQ         $0x04, AX
-	DECQ         DX
-	JNZ          line
-	VZEROUPPER
-	RET
-
-// func dots4F16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, CMOV, F16C, FMA3
-TEXT ·dots4F16AVX2(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), SI
-
-line:
-	MOVQ    x+8(FP), R8
-	MOVQ    CX, R9
-	XORQ    DI, DI
-	CMPQ    DX, $0x01
-	CMOVQGT lineB+56(FP), DI
-	MOVQ    steps+32(FP), R10
-	VXORPS  Y0, Y0, Y0
-	VXORPS  Y1, Y1, Y1
-	VXORPS  Y2, Y2, Y2
-	VXORPS  Y3, Y3, Y3
-	VXORPS  Y4, Y4, Y4
-	VXORPS  Y5, Y5, Y5
-	VXORPS  Y6, Y6, Y6
-	VXORPS  Y7, Y7, Y7
-
-step:
-	VCVTPH2PS    (R9), Y8
-	VCVTPH2PS    (R9)(DI*1), Y9
-	VMOVUPS      (R8), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y4
-	VMOVUPS      (R8)(BX*1), Y10
-	VFMADD231PS  Y10, Y8, Y1
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVUPS      (R8)(BX*2), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y6
-	VMOVUPS      (R8)(SI*1), Y10
-	VFMADD231PS  Y10, Y8, Y3
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x00000020, R8
-	ADDQ         $0x00000010, R9
-	DECQ         R10
-	JNZ          step
-	MOVQ         AX, DI
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X8
-	VMOVHLPS     X8, X8, X0
-	VADDPS       X0, X8, X8
-	VMOVSHDUP    X8, X0
-	VADDSS       X0, X8, X8
-	VMOVSS       X8, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y3, X0
-	VADDPS       X0, X3, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	ADDQ         lineB+56(FP), CX
-	ADDQ         $0x04, AX
-	DECQ         DX
-	JZ           done
-	MOVQ         AX, DI
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y5, X0
-	VADDPS       X0, X5, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	VEXTRACTF128 $0x01, Y7, X0
-	VADDPS       X0, X7, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	ADDQ         lineB+56(FP), CX
-	ADDQ         $0x04, AX
-	DECQ         DX
-	JNZ          line
-
-done:
-	VZEROUPPER
-	RET
-
-// func copyRowsBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-// Requires: AVX, AVX2, MMX+
-TEXT ·copyRowsBF16AVX2(SB), NOSPLIT, $0-56
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ rows+16(FP), DX
-	MOVQ rowSrc+32(FP), BX
-	MOVQ rowDst+40(FP), SI
-	MOVQ piece+48(FP), DI
-	MOVQ BX, R8
-	SHLQ $0x03, R8
-
-row:
-	MOVQ CX, R9
-	MOVQ AX, R10
-	MOVQ cols+24(FP), R11
-
-piece:
+piece2:
+pieceBF16:
 	CMPQ       R11, $0x10
-	JLT        tail
+	JLT        pieceBF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VPMOVZXWD  (R9), Y0
 	VPSLLD     $0x10, Y0, Y0
@@ -1123,12 +736,12 @@ piece:
 	ADDQ       $0x00000020, R9
 	ADDQ       DI, R10
 	SUBQ       $0x10, R11
-	JMP        piece
+	JMP        pieceBF16
 
-tail:
+pieceBF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x08
-	JLT        last
+	JLT        pieceBF16Last
 	VPMOVZXWD  (R9), Y0
 	VPSLLD     $0x10, Y0, Y0
 	VMOVUPS    Y0, (R10)
@@ -1136,11 +749,11 @@ tail:
 	ADDQ       $0x20, R10
 	SUBQ       $0x08, R11
 
-last:
+pieceBF16Last:
 	TESTQ R11, R11
 	JZ    next
 
-single:
+pieceBF16Single:
 	MOVWLZX   (R9), R12
 	VMOVD     R12, X0
 	VPMOVZXWD X0, X0
@@ -1149,7 +762,7 @@ single:
 	ADDQ      $0x02, R9
 	ADDQ      $0x04, R10
 	DECQ      R11
-	JNZ       single
+	JNZ       pieceBF16Single
 
 next:
 	ADDQ BX, CX
@@ -1159,41 +772,80 @@ next:
 	VZEROUPPER
 	RET
 
-// func dots1BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX2, FMA3
-TEXT ·dots1BF16AVX2(SB), NOSPLIT, $0-64
+// func dots1AVX2(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX2, F16C, FMA3
+TEXT ·dots1AVX2(SB), NOSPLIT, $0-72
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
+	MOVQ lines+32(FP), DX
+	MOVQ rowX+56(FP), BX
 	LEAQ (BX)(BX*2), BX
 
 line:
 	MOVQ   x+8(FP), BX
 	MOVQ   CX, SI
-	MOVQ   steps+32(FP), DI
+	MOVQ   steps+40(FP), DI
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
 	VXORPS Y2, Y2, Y2
 	VXORPS Y3, Y3, Y3
+	CMPQ   kind+24(FP), $0x00
+	JNE    step1
 
-step:
-	VPMOVZXWD    (SI), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  (BX), Y4, Y0
-	VPMOVZXWD    16(SI), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  32(BX), Y4, Y1
-	VPMOVZXWD    32(SI), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  64(BX), Y4, Y2
-	VPMOVZXWD    48(SI), Y4
-	VPSLLD       $0x10, Y4, Y4
-	VFMADD231PS  96(BX), Y4, Y3
-	ADDQ         $0x00000080, BX
-	ADDQ         $0x00000040, SI
-	DECQ         DI
-	JNZ          step
+stepF32:
+	VMOVUPS     (SI), Y4
+	VFMADD231PS (BX), Y4, Y0
+	VMOVUPS     32(SI), Y4
+	VFMADD231PS 32(BX), Y4, Y1
+	VMOVUPS     64(SI), Y4
+	VFMADD231PS 64(BX), Y4, Y2
+	VMOVUPS     96(SI), Y4
+	VFMADD231PS 96(BX), Y4, Y3
+	ADDQ        $0x00000080, BX
+	ADDQ        $0x00000080, SI
+	DECQ        DI
+	JNZ         stepF32
+	JMP         stepped
+
+step1:
+	CMPQ kind+24(FP), $0x01
+	JNE  step2
+
+stepF16:
+	VCVTPH2PS   (SI), Y4
+	VFMADD231PS (BX), Y4, Y0
+	VCVTPH2PS   16(SI), Y4
+	VFMADD231PS 32(BX), Y4, Y1
+	VCVTPH2PS   32(SI), Y4
+	VFMADD231PS 64(BX), Y4, Y2
+	VCVTPH2PS   48(SI), Y4
+	VFMADD231PS 96(BX), Y4, Y3
+	ADDQ        $0x00000080, BX
+	ADDQ        $0x00000040, SI
+	DECQ        DI
+	JNZ         stepF16
+	JMP         stepped
+
+step2:
+stepBF16:
+	VPMOVZXWD   (SI), Y4
+	VPSLLD      $0x10, Y4, Y4
+	VFMADD231PS (BX), Y4, Y0
+	VPMOVZXWD   16(SI), Y4
+	VPSLLD      $0x10, Y4, Y4
+	VFMADD231PS 32(BX), Y4, Y1
+	VPMOVZXWD   32(SI), Y4
+	VPSLLD      $0x10, Y4, Y4
+	VFMADD231PS 64(BX), Y4, Y2
+	VPMOVZXWD   48(SI), Y4
+	VPSLLD      $0x10, Y4, Y4
+	VFMADD231PS 96(BX), Y4, Y3
+	ADDQ        $0x00000080, BX
+	ADDQ        $0x00000040, SI
+	DECQ        DI
+	JNZ         stepBF16
+
+stepped:
 	MOVQ         AX, BX
 	VADDPS       Y2, Y0, Y0
 	VADDPS       Y3, Y1, Y1
@@ -1205,21 +857,21 @@ step:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (BX)
-	ADDQ         rowY+40(FP), BX
-	ADDQ         lineB+56(FP), CX
+	ADDQ         rowY+48(FP), BX
+	ADDQ         lineB+64(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
 	VZEROUPPER
 	RET
 
-// func dots4BF16AVX2(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX2, CMOV, FMA3
-TEXT ·dots4BF16AVX2(SB), NOSPLIT, $0-64
+// func dots4AVX2(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
+// Requires: AVX, AVX2, CMOV, F16C, FMA3
+TEXT ·dots4AVX2(SB), NOSPLIT, $0-72
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
+	MOVQ lines+32(FP), DX
+	MOVQ rowX+56(FP), BX
 	LEAQ (BX)(BX*2), SI
 
 line:
@@ -1227,8 +879,8 @@ line:
 	MOVQ    CX, R9
 	XORQ    DI, DI
 	CMPQ    DX, $0x01
-	CMOVQGT lineB+56(FP), DI
-	MOVQ    steps+32(FP), R10
+	CMOVQGT lineB+64(FP), DI
+	MOVQ    steps+40(FP), R10
 	VXORPS  Y0, Y0, Y0
 	VXORPS  Y1, Y1, Y1
 	VXORPS  Y2, Y2, Y2
@@ -1237,28 +889,79 @@ line:
 	VXORPS  Y5, Y5, Y5
 	VXORPS  Y6, Y6, Y6
 	VXORPS  Y7, Y7, Y7
+	CMPQ    kind+24(FP), $0x00
+	JNE     step1
 
-step:
-	VPMOVZXWD    (R9), Y8
-	VPSLLD       $0x10, Y8, Y8
-	VPMOVZXWD    (R9)(DI*1), Y9
-	VPSLLD       $0x10, Y9, Y9
-	VMOVUPS      (R8), Y10
-	VFMADD231PS  Y10, Y8, Y0
-	VFMADD231PS  Y10, Y9, Y4
-	VMOVUPS      (R8)(BX*1), Y10
-	VFMADD231PS  Y10, Y8, Y1
-	VFMADD231PS  Y10, Y9, Y5
-	VMOVUPS      (R8)(BX*2), Y10
-	VFMADD231PS  Y10, Y8, Y2
-	VFMADD231PS  Y10, Y9, Y6
-	VMOVUPS      (R8)(SI*1), Y10
-	VFMADD231PS  Y10, Y8, Y3
-	VFMADD231PS  Y10, Y9, Y7
-	ADDQ         $0x00000020, R8
-	ADDQ         $0x00000010, R9
-	DECQ         R10
-	JNZ          step
+stepF32:
+	VMOVUPS     (R9), Y8
+	VMOVUPS     (R9)(DI*1), Y9
+	VMOVUPS     (R8), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     (R8)(BX*1), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     (R8)(BX*2), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     (R8)(SI*1), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000020, R9
+	DECQ        R10
+	JNZ         stepF32
+	JMP         stepped
+
+step1:
+	CMPQ kind+24(FP), $0x01
+	JNE  step2
+
+stepF16:
+	VCVTPH2PS   (R9), Y8
+	VCVTPH2PS   (R9)(DI*1), Y9
+	VMOVUPS     (R8), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     (R8)(BX*1), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     (R8)(BX*2), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     (R8)(SI*1), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000010, R9
+	DECQ        R10
+	JNZ         stepF16
+	JMP         stepped
+
+step2:
+stepBF16:
+	VPMOVZXWD   (R9), Y8
+	VPSLLD      $0x10, Y8, Y8
+	VPMOVZXWD   (R9)(DI*1), Y9
+	VPSLLD      $0x10, Y9, Y9
+	VMOVUPS     (R8), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y9, Y4
+	VMOVUPS     (R8)(BX*1), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y9, Y5
+	VMOVUPS     (R8)(BX*2), Y10
+	VFMADD231PS Y10, Y8, Y2
+	VFMADD231PS Y10, Y9, Y6
+	VMOVUPS     (R8)(SI*1), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y9, Y7
+	ADDQ        $0x00000020, R8
+	ADDQ        $0x00000010, R9
+	DECQ        R10
+	JNZ         stepBF16
+
+stepped:
 	MOVQ         AX, DI
 	VEXTRACTF128 $0x01, Y0, X8
 	VADDPS       X8, X0, X8
@@ -1267,7 +970,7 @@ step:
 	VMOVSHDUP    X8, X0
 	VADDSS       X0, X8, X8
 	VMOVSS       X8, (DI)
-	ADDQ         rowY+40(FP), DI
+	ADDQ         rowY+48(FP), DI
 	VEXTRACTF128 $0x01, Y1, X0
 	VADDPS       X0, X1, X0
 	VMOVHLPS     X0, X0, X1
@@ -1275,7 +978,7 @@ step:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
+	ADDQ         rowY+48(FP), DI
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -1283,7 +986,7 @@ step:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
+	ADDQ         rowY+48(FP), DI
 	VEXTRACTF128 $0x01, Y3, X0
 	VADDPS       X0, X3, X0
 	VMOVHLPS     X0, X0, X1
@@ -1291,8 +994,8 @@ step:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	ADDQ         lineB+56(FP), CX
+	ADDQ         rowY+48(FP), DI
+	ADDQ         lineB+64(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JZ           done
@@ -1304,7 +1007,7 @@ step:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
+	ADDQ         rowY+48(FP), DI
 	VEXTRACTF128 $0x01, Y5, X0
 	VADDPS       X0, X5, X0
 	VMOVHLPS     X0, X0, X1
@@ -1312,7 +1015,7 @@ step:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
+	ADDQ         rowY+48(FP), DI
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
@@ -1320,7 +1023,7 @@ step:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
+	ADDQ         rowY+48(FP), DI
 	VEXTRACTF128 $0x01, Y7, X0
 	VADDPS       X0, X7, X0
 	VMOVHLPS     X0, X0, X1
@@ -1328,8 +1031,8 @@ step:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, (DI)
-	ADDQ         rowY+40(FP), DI
-	ADDQ         lineB+56(FP), CX
+	ADDQ         rowY+48(FP), DI
+	ADDQ         lineB+64(FP), CX
 	ADDQ         $0x04, AX
 	DECQ         DX
 	JNZ          line
@@ -3092,26 +2795,28 @@ done:
 	VZEROUPPER
 	RET
 
-// func copyRowsF32AVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int, piece int)
-// Requires: AVX, AVX512F, BMI2, MMX+
-TEXT ·copyRowsF32AVX512(SB), NOSPLIT, $0-56
+// func copyRowsAVX512(dst *float32, src *byte, kind int, rows int, cols int, rowSrc int, rowDst int, piece int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
+TEXT ·copyRowsAVX512(SB), NOSPLIT, $0-64
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
-	MOVQ rows+16(FP), DX
-	MOVQ rowSrc+32(FP), BX
-	MOVQ rowDst+40(FP), SI
-	MOVQ piece+48(FP), DI
+	MOVQ rows+24(FP), DX
+	MOVQ rowSrc+40(FP), BX
+	MOVQ rowDst+48(FP), SI
+	MOVQ piece+56(FP), DI
 	MOVQ BX, R8
 	SHLQ $0x03, R8
 
 row:
 	MOVQ CX, R9
 	MOVQ AX, R10
-	MOVQ cols+24(FP), R11
+	MOVQ cols+32(FP), R11
+	CMPQ kind+16(FP), $0x00
+	JNE  piece1
 
-piece:
+pieceF32:
 	CMPQ       R11, $0x20
-	JLT        tail
+	JLT        pieceF32Tail
 	PREFETCHT0 (R9)(R8*1)
 	PREFETCHT0 64(R9)(R8*1)
 	VMOVUPS    (R9), Z0
@@ -3121,19 +2826,19 @@ piece:
 	ADDQ       $0x00000080, R9
 	ADDQ       DI, R10
 	SUBQ       $0x20, R11
-	JMP        piece
+	JMP        pieceF32
 
-tail:
+pieceF32Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x10
-	JLT        last
+	JLT        pieceF32Last
 	VMOVUPS    (R9), Z0
 	VMOVUPS    Z0, (R10)
 	ADDQ       $0x40, R9
 	ADDQ       $0x40, R10
 	SUBQ       $0x10, R11
 
-last:
+pieceF32Last:
 	TESTQ     R11, R11
 	JZ        next
 	MOVQ      $0x0000ffff, R12
@@ -3143,256 +2848,15 @@ last:
 	KMOVW     R12, K1
 	VMOVUPS.Z (R9), K1, Z0
 	VMOVUPS   Z0, (R10)
+	JMP       next
 
-next:
-	ADDQ BX, CX
-	ADDQ SI, AX
-	DECQ DX
-	JNZ  row
-	VZEROUPPER
-	RET
+piece1:
+	CMPQ kind+16(FP), $0x01
+	JNE  piece2
 
-// func dots1F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F, AVX512VL
-TEXT ·dots1F32AVX512(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), BX
-
-line:
-	MOVQ   x+8(FP), BX
-	MOVQ   CX, SI
-	MOVQ   steps+32(FP), DI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-
-step:
-	VMOVUPS       (SI), Z4
-	VFMADD231PS   (BX), Z4, Z0
-	VMOVUPS       64(SI), Z4
-	VFMADD231PS   64(BX), Z4, Z1
-	VMOVUPS       128(SI), Z4
-	VFMADD231PS   128(BX), Z4, Z2
-	VMOVUPS       192(SI), Z4
-	VFMADD231PS   192(BX), Z4, Z3
-	ADDQ          $0x00000100, BX
-	ADDQ          $0x00000100, SI
-	DECQ          DI
-	JNZ           step
-	MOVQ          AX, BX
-	VADDPS        Z2, Z0, Z0
-	VADDPS        Z3, Z1, Z1
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y4
-	VADDPS        Y4, Y0, Y4
-	VEXTRACTF32X4 $0x01, Y4, X5
-	VADDPS        X5, X4, X5
-	VMOVHLPS      X5, X5, X4
-	VADDPS        X4, X5, X5
-	VMOVSHDUP     X5, X4
-	VADDSS        X4, X5, X5
-	VMOVSS        X5, (BX)
-	ADDQ          rowY+40(FP), BX
-	ADDQ          lineB+56(FP), CX
-	ADDQ          $0x04, AX
-	DECQ          DX
-	JNZ           line
-	VZEROUPPER
-	RET
-
-// func dots4F32AVX512(y *float32, x *float32, b *float32, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F, AVX512VL, CMOV
-TEXT ·dots4F32AVX512(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), SI
-
-line:
-	MOVQ    x+8(FP), R8
-	MOVQ    CX, R9
-	XORQ    DI, DI
-	CMPQ    DX, $0x01
-	CMOVQGT lineB+56(FP), DI
-	MOVQ    steps+32(FP), R10
-	VPXORD  Z0, Z0, Z0
-	VPXORD  Z1, Z1, Z1
-	VPXORD  Z2, Z2, Z2
-	VPXORD  Z3, Z3, Z3
-	VPXORD  Z4, Z4, Z4
-	VPXORD  Z5, Z5, Z5
-	VPXORD  Z6, Z6, Z6
-	VPXORD  Z7, Z7, Z7
-	VPXORD  Z8, Z8, Z8
-	VPXORD  Z9, Z9, Z9
-	VPXORD  Z10, Z10, Z10
-	VPXORD  Z11, Z11, Z11
-	VPXORD  Z12, Z12, Z12
-	VPXORD  Z13, Z13, Z13
-	VPXORD  Z14, Z14, Z14
-	VPXORD  Z15, Z15, Z15
-
-step:
-	VMOVUPS       (R9), Z16
-	VMOVUPS       (R9)(DI*1), Z17
-	VMOVUPS       (R8), Z18
-	VFMADD231PS   Z18, Z16, Z0
-	VFMADD231PS   Z18, Z17, Z8
-	VMOVUPS       (R8)(BX*1), Z18
-	VFMADD231PS   Z18, Z16, Z2
-	VFMADD231PS   Z18, Z17, Z10
-	VMOVUPS       (R8)(BX*2), Z18
-	VFMADD231PS   Z18, Z16, Z4
-	VFMADD231PS   Z18, Z17, Z12
-	VMOVUPS       (R8)(SI*1), Z18
-	VFMADD231PS   Z18, Z16, Z6
-	VFMADD231PS   Z18, Z17, Z14
-	VMOVUPS       64(R9), Z16
-	VMOVUPS       64(R9)(DI*1), Z17
-	VMOVUPS       64(R8), Z18
-	VFMADD231PS   Z18, Z16, Z1
-	VFMADD231PS   Z18, Z17, Z9
-	VMOVUPS       64(R8)(BX*1), Z18
-	VFMADD231PS   Z18, Z16, Z3
-	VFMADD231PS   Z18, Z17, Z11
-	VMOVUPS       64(R8)(BX*2), Z18
-	VFMADD231PS   Z18, Z16, Z5
-	VFMADD231PS   Z18, Z17, Z13
-	VMOVUPS       64(R8)(SI*1), Z18
-	VFMADD231PS   Z18, Z16, Z7
-	VFMADD231PS   Z18, Z17, Z15
-	ADDQ          $0x00000080, R8
-	ADDQ          $0x00000080, R9
-	DECQ          R10
-	JNZ           step
-	MOVQ          AX, DI
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y16
-	VADDPS        Y16, Y0, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y16
-	VADDPS        Y16, Y2, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y16
-	VADDPS        Y16, Y4, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y16
-	VADDPS        Y16, Y6, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	ADDQ          lineB+56(FP), CX
-	ADDQ          $0x04, AX
-	DECQ          DX
-	JZ            done
-	MOVQ          AX, DI
-	VADDPS        Z9, Z8, Z8
-	VEXTRACTF64X4 $0x01, Z8, Y16
-	VADDPS        Y16, Y8, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z11, Z10, Z10
-	VEXTRACTF64X4 $0x01, Z10, Y16
-	VADDPS        Y16, Y10, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z13, Z12, Z12
-	VEXTRACTF64X4 $0x01, Z12, Y16
-	VADDPS        Y16, Y12, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z15, Z14, Z14
-	VEXTRACTF64X4 $0x01, Z14, Y16
-	VADDPS        Y16, Y14, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	ADDQ          lineB+56(FP), CX
-	ADDQ          $0x04, AX
-	DECQ          DX
-	JNZ           line
-
-done:
-	VZEROUPPER
-	RET
-
-// func copyRowsF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
-TEXT ·copyRowsF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ rows+16(FP), DX
-	MOVQ rowSrc+32(FP), BX
-	MOVQ rowDst+40(FP), SI
-	MOVQ piece+48(FP), DI
-	MOVQ BX, R8
-	SHLQ $0x03, R8
-
-row:
-	MOVQ CX, R9
-	MOVQ AX, R10
-	MOVQ cols+24(FP), R11
-
-piece:
+pieceF16:
 	CMPQ       R11, $0x20
-	JLT        tail
+	JLT        pieceF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VCVTPH2PS  (R9), Z0
 	VMOVUPS    Z0, (R10)
@@ -3401,19 +2865,19 @@ piece:
 	ADDQ       $0x00000040, R9
 	ADDQ       DI, R10
 	SUBQ       $0x20, R11
-	JMP        piece
+	JMP        pieceF16
 
-tail:
+pieceF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x10
-	JLT        last
+	JLT        pieceF16Last
 	VCVTPH2PS  (R9), Z0
 	VMOVUPS    Z0, (R10)
 	ADDQ       $0x20, R9
 	ADDQ       $0x40, R10
 	SUBQ       $0x10, R11
 
-last:
+pieceF16Last:
 	TESTQ       R11, R11
 	JZ          next
 	MOVQ        $0x0000ffff, R12
@@ -3424,256 +2888,12 @@ last:
 	VMOVDQU16.Z (R9), K1, Y0
 	VCVTPH2PS   Y0, Z0
 	VMOVUPS     Z0, (R10)
+	JMP         next
 
-next:
-	ADDQ BX, CX
-	ADDQ SI, AX
-	DECQ DX
-	JNZ  row
-	VZEROUPPER
-	RET
-
-// func dots1F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F, AVX512VL
-TEXT ·dots1F16AVX512(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), BX
-
-line:
-	MOVQ   x+8(FP), BX
-	MOVQ   CX, SI
-	MOVQ   steps+32(FP), DI
-	VPXORD Z0, Z0, Z0
-	VPXORD Z1, Z1, Z1
-	VPXORD Z2, Z2, Z2
-	VPXORD Z3, Z3, Z3
-
-step:
-	VCVTPH2PS     (SI), Z4
-	VFMADD231PS   (BX), Z4, Z0
-	VCVTPH2PS     32(SI), Z4
-	VFMADD231PS   64(BX), Z4, Z1
-	VCVTPH2PS     64(SI), Z4
-	VFMADD231PS   128(BX), Z4, Z2
-	VCVTPH2PS     96(SI), Z4
-	VFMADD231PS   192(BX), Z4, Z3
-	ADDQ          $0x00000100, BX
-	ADDQ          $0x00000080, SI
-	DECQ          DI
-	JNZ           step
-	MOVQ          AX, BX
-	VADDPS        Z2, Z0, Z0
-	VADDPS        Z3, Z1, Z1
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y4
-	VADDPS        Y4, Y0, Y4
-	VEXTRACTF32X4 $0x01, Y4, X5
-	VADDPS        X5, X4, X5
-	VMOVHLPS      X5, X5, X4
-	VADDPS        X4, X5, X5
-	VMOVSHDUP     X5, X4
-	VADDSS        X4, X5, X5
-	VMOVSS        X5, (BX)
-	ADDQ          rowY+40(FP), BX
-	ADDQ          lineB+56(FP), CX
-	ADDQ          $0x04, AX
-	DECQ          DX
-	JNZ           line
-	VZEROUPPER
-	RET
-
-// func dots4F16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
-// Requires: AVX, AVX512F, AVX512VL, CMOV
-TEXT ·dots4F16AVX512(SB), NOSPLIT, $0-64
-	MOVQ y+0(FP), AX
-	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
-	LEAQ (BX)(BX*2), SI
-
-line:
-	MOVQ    x+8(FP), R8
-	MOVQ    CX, R9
-	XORQ    DI, DI
-	CMPQ    DX, $0x01
-	CMOVQGT lineB+56(FP), DI
-	MOVQ    steps+32(FP), R10
-	VPXORD  Z0, Z0, Z0
-	VPXORD  Z1, Z1, Z1
-	VPXORD  Z2, Z2, Z2
-	VPXORD  Z3, Z3, Z3
-	VPXORD  Z4, Z4, Z4
-	VPXORD  Z5, Z5, Z5
-	VPXORD  Z6, Z6, Z6
-	VPXORD  Z7, Z7, Z7
-	VPXORD  Z8, Z8, Z8
-	VPXORD  Z9, Z9, Z9
-	VPXORD  Z10, Z10, Z10
-	VPXORD  Z11, Z11, Z11
-	VPXORD  Z12, Z12, Z12
-	VPXORD  Z13, Z13, Z13
-	VPXORD  Z14, Z14, Z14
-	VPXORD  Z15, Z15, Z15
-
-step:
-	VCVTPH2PS     (R9), Z16
-	VCVTPH2PS     (R9)(DI*1), Z17
-	VMOVUPS       (R8), Z18
-	VFMADD231PS   Z18, Z16, Z0
-	VFMADD231PS   Z18, Z17, Z8
-	VMOVUPS       (R8)(BX*1), Z18
-	VFMADD231PS   Z18, Z16, Z2
-	VFMADD231PS   Z18, Z17, Z10
-	VMOVUPS       (R8)(BX*2), Z18
-	VFMADD231PS   Z18, Z16, Z4
-	VFMADD231PS   Z18, Z17, Z12
-	VMOVUPS       (R8)(SI*1), Z18
-	VFMADD231PS   Z18, Z16, Z6
-	VFMADD231PS   Z18, Z17, Z14
-	VCVTPH2PS     32(R9), Z16
-	VCVTPH2PS     32(R9)(DI*1), Z17
-	VMOVUPS       64(R8), Z18
-	VFMADD231PS   Z18, Z16, Z1
-	VFMADD231PS   Z18, Z17, Z9
-	VMOVUPS       64(R8)(BX*1), Z18
-	VFMADD231PS   Z18, Z16, Z3
-	VFMADD231PS   Z18, Z17, Z11
-	VMOVUPS       64(R8)(BX*2), Z18
-	VFMADD231PS   Z18, Z16, Z5
-	VFMADD231PS   Z18, Z17, Z13
-	VMOVUPS       64(R8)(SI*1), Z18
-	VFMADD231PS   Z18, Z16, Z7
-	VFMADD231PS   Z18, Z17, Z15
-	ADDQ          $0x00000080, R8
-	ADDQ          $0x00000040, R9
-	DECQ          R10
-	JNZ           step
-	MOVQ          AX, DI
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y16
-	VADDPS        Y16, Y0, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y16
-	VADDPS        Y16, Y2, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y16
-	VADDPS        Y16, Y4, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y16
-	VADDPS        Y16, Y6, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	ADDQ          lineB+56(FP), CX
-	ADDQ          $0x04, AX
-	DECQ          DX
-	JZ            done
-	MOVQ          AX, DI
-	VADDPS        Z9, Z8, Z8
-	VEXTRACTF64X4 $0x01, Z8, Y16
-	VADDPS        Y16, Y8, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z11, Z10, Z10
-	VEXTRACTF64X4 $0x01, Z10, Y16
-	VADDPS        Y16, Y10, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z13, Z12, Z12
-	VEXTRACTF64X4 $0x01, Z12, Y16
-	VADDPS        Y16, Y12, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	VADDPS        Z15, Z14, Z14
-	VEXTRACTF64X4 $0x01, Z14, Y16
-	VADDPS        Y16, Y14, Y16
-	VEXTRACTF32X4 $0x01, Y16, X17
-	VADDPS        X17, X16, X17
-	VMOVHLPS      X17, X17, X16
-	VADDPS        X16, X17, X17
-	VMOVSHDUP     X17, X16
-	VADDSS        X16, X17, X17
-	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	ADDQ          lineB+56(FP), CX
-	ADDQ          $0x04, AX
-	DECQ          DX
-	JNZ           line
-
-done:
-	VZEROUPPER
-	RET
-
-// func copyRowsBF16AVX512(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int, piece int)
-// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2, MMX+
-TEXT ·copyRowsBF16AVX512(SB), NOSPLIT, $0-56
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ rows+16(FP), DX
-	MOVQ rowSrc+32(FP), BX
-	MOVQ rowDst+40(FP), SI
-	MOVQ piece+48(FP), DI
-	MOVQ BX, R8
-	SHLQ $0x03, R8
-
-row:
-	MOVQ CX, R9
-	MOVQ AX, R10
-	MOVQ cols+24(FP), R11
-
-piece:
+piece2:
+pieceBF16:
 	CMPQ       R11, $0x20
-	JLT        tail
+	JLT        pieceBF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VPMOVZXWD  (R9), Z0
 	VPSLLD     $0x10, Z0, Z0
@@ -3684,12 +2904,12 @@ piece:
 	ADDQ       $0x00000040, R9
 	ADDQ       DI, R10
 	SUBQ       $0x20, R11
-	JMP        piece
+	JMP        pieceBF16
 
-tail:
+pieceBF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x10
-	JLT        last
+	JLT        pieceBF16Last
 	VPMOVZXWD  (R9), Z0
 	VPSLLD     $0x10, Z0, Z0
 	VMOVUPS    Z0, (R10)
@@ -3697,7 +2917,7 @@ tail:
 	ADDQ       $0x40, R10
 	SUBQ       $0x10, R11
 
-last:
+pieceBF16Last:
 	TESTQ       R11, R11
 	JZ          next
 	MOVQ        $0x0000ffff, R12
@@ -3718,41 +2938,80 @@ next:
 	VZEROUPPER
 	RET
 
-// func dots1BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// func dots1AVX512(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
 // Requires: AVX, AVX512F, AVX512VL
-TEXT ·dots1BF16AVX512(SB), NOSPLIT, $0-64
+TEXT ·dots1AVX512(SB), NOSPLIT, $0-72
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
+	MOVQ lines+32(FP), DX
+	MOVQ rowX+56(FP), BX
 	LEAQ (BX)(BX*2), BX
 
 line:
 	MOVQ   x+8(FP), BX
 	MOVQ   CX, SI
-	MOVQ   steps+32(FP), DI
+	MOVQ   steps+40(FP), DI
 	VPXORD Z0, Z0, Z0
 	VPXORD Z1, Z1, Z1
 	VPXORD Z2, Z2, Z2
 	VPXORD Z3, Z3, Z3
+	CMPQ   kind+24(FP), $0x00
+	JNE    step1
 
-step:
-	VPMOVZXWD     (SI), Z4
-	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   (BX), Z4, Z0
-	VPMOVZXWD     32(SI), Z4
-	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   64(BX), Z4, Z1
-	VPMOVZXWD     64(SI), Z4
-	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   128(BX), Z4, Z2
-	VPMOVZXWD     96(SI), Z4
-	VPSLLD        $0x10, Z4, Z4
-	VFMADD231PS   192(BX), Z4, Z3
-	ADDQ          $0x00000100, BX
-	ADDQ          $0x00000080, SI
-	DECQ          DI
-	JNZ           step
+stepF32:
+	VMOVUPS     (SI), Z4
+	VFMADD231PS (BX), Z4, Z0
+	VMOVUPS     64(SI), Z4
+	VFMADD231PS 64(BX), Z4, Z1
+	VMOVUPS     128(SI), Z4
+	VFMADD231PS 128(BX), Z4, Z2
+	VMOVUPS     192(SI), Z4
+	VFMADD231PS 192(BX), Z4, Z3
+	ADDQ        $0x00000100, BX
+	ADDQ        $0x00000100, SI
+	DECQ        DI
+	JNZ         stepF32
+	JMP         stepped
+
+step1:
+	CMPQ kind+24(FP), $0x01
+	JNE  step2
+
+stepF16:
+	VCVTPH2PS   (SI), Z4
+	VFMADD231PS (BX), Z4, Z0
+	VCVTPH2PS   32(SI), Z4
+	VFMADD231PS 64(BX), Z4, Z1
+	VCVTPH2PS   64(SI), Z4
+	VFMADD231PS 128(BX), Z4, Z2
+	VCVTPH2PS   96(SI), Z4
+	VFMADD231PS 192(BX), Z4, Z3
+	ADDQ        $0x00000100, BX
+	ADDQ        $0x00000080, SI
+	DECQ        DI
+	JNZ         stepF16
+	JMP         stepped
+
+step2:
+stepBF16:
+	VPMOVZXWD   (SI), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS (BX), Z4, Z0
+	VPMOVZXWD   32(SI), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS 64(BX), Z4, Z1
+	VPMOVZXWD   64(SI), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS 128(BX), Z4, Z2
+	VPMOVZXWD   96(SI), Z4
+	VPSLLD      $0x10, Z4, Z4
+	VFMADD231PS 192(BX), Z4, Z3
+	ADDQ        $0x00000100, BX
+	ADDQ        $0x00000080, SI
+	DECQ        DI
+	JNZ         stepBF16
+
+stepped:
 	MOVQ          AX, BX
 	VADDPS        Z2, Z0, Z0
 	VADDPS        Z3, Z1, Z1
@@ -3766,21 +3025,21 @@ step:
 	VMOVSHDUP     X5, X4
 	VADDSS        X4, X5, X5
 	VMOVSS        X5, (BX)
-	ADDQ          rowY+40(FP), BX
-	ADDQ          lineB+56(FP), CX
+	ADDQ          rowY+48(FP), BX
+	ADDQ          lineB+64(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line
 	VZEROUPPER
 	RET
 
-// func dots4BF16AVX512(y *float32, x *float32, b *uint16, lines int, steps int, rowY int, rowX int, lineB int)
+// func dots4AVX512(y *float32, x *float32, b *byte, kind int, lines int, steps int, rowY int, rowX int, lineB int)
 // Requires: AVX, AVX512F, AVX512VL, CMOV
-TEXT ·dots4BF16AVX512(SB), NOSPLIT, $0-64
+TEXT ·dots4AVX512(SB), NOSPLIT, $0-72
 	MOVQ y+0(FP), AX
 	MOVQ b+16(FP), CX
-	MOVQ lines+24(FP), DX
-	MOVQ rowX+48(FP), BX
+	MOVQ lines+32(FP), DX
+	MOVQ rowX+56(FP), BX
 	LEAQ (BX)(BX*2), SI
 
 line:
@@ -3788,8 +3047,8 @@ line:
 	MOVQ    CX, R9
 	XORQ    DI, DI
 	CMPQ    DX, $0x01
-	CMOVQGT lineB+56(FP), DI
-	MOVQ    steps+32(FP), R10
+	CMOVQGT lineB+64(FP), DI
+	MOVQ    steps+40(FP), R10
 	VPXORD  Z0, Z0, Z0
 	VPXORD  Z1, Z1, Z1
 	VPXORD  Z2, Z2, Z2
@@ -3806,44 +3065,123 @@ line:
 	VPXORD  Z13, Z13, Z13
 	VPXORD  Z14, Z14, Z14
 	VPXORD  Z15, Z15, Z15
+	CMPQ    kind+24(FP), $0x00
+	JNE     step1
 
-step:
-	VPMOVZXWD     (R9), Z16
-	VPSLLD        $0x10, Z16, Z16
-	VPMOVZXWD     (R9)(DI*1), Z17
-	VPSLLD        $0x10, Z17, Z17
-	VMOVUPS       (R8), Z18
-	VFMADD231PS   Z18, Z16, Z0
-	VFMADD231PS   Z18, Z17, Z8
-	VMOVUPS       (R8)(BX*1), Z18
-	VFMADD231PS   Z18, Z16, Z2
-	VFMADD231PS   Z18, Z17, Z10
-	VMOVUPS       (R8)(BX*2), Z18
-	VFMADD231PS   Z18, Z16, Z4
-	VFMADD231PS   Z18, Z17, Z12
-	VMOVUPS       (R8)(SI*1), Z18
-	VFMADD231PS   Z18, Z16, Z6
-	VFMADD231PS   Z18, Z17, Z14
-	VPMOVZXWD     32(R9), Z16
-	VPSLLD        $0x10, Z16, Z16
-	VPMOVZXWD     32(R9)(DI*1), Z17
-	VPSLLD        $0x10, Z17, Z17
-	VMOVUPS       64(R8), Z18
-	VFMADD231PS   Z18, Z16, Z1
-	VFMADD231PS   Z18, Z17, Z9
-	VMOVUPS       64(R8)(BX*1), Z18
-	VFMADD231PS   Z18, Z16, Z3
-	VFMADD231PS   Z18, Z17, Z11
-	VMOVUPS       64(R8)(BX*2), Z18
-	VFMADD231PS   Z18, Z16, Z5
-	VFMADD231PS   Z18, Z17, Z13
-	VMOVUPS       64(R8)(SI*1), Z18
-	VFMADD231PS   Z18, Z16, Z7
-	VFMADD231PS   Z18, Z17, Z15
-	ADDQ          $0x00000080, R8
-	ADDQ          $0x00000040, R9
-	DECQ          R10
-	JNZ           step
+stepF32:
+	VMOVUPS     (R9), Z16
+	VMOVUPS     (R9)(DI*1), Z17
+	VMOVUPS     (R8), Z18
+	VFMADD231PS Z18, Z16, Z0
+	VFMADD231PS Z18, Z17, Z8
+	VMOVUPS     (R8)(BX*1), Z18
+	VFMADD231PS Z18, Z16, Z2
+	VFMADD231PS Z18, Z17, Z10
+	VMOVUPS     (R8)(BX*2), Z18
+	VFMADD231PS Z18, Z16, Z4
+	VFMADD231PS Z18, Z17, Z12
+	VMOVUPS     (R8)(SI*1), Z18
+	VFMADD231PS Z18, Z16, Z6
+	VFMADD231PS Z18, Z17, Z14
+	VMOVUPS     64(R9), Z16
+	VMOVUPS     64(R9)(DI*1), Z17
+	VMOVUPS     64(R8), Z18
+	VFMADD231PS Z18, Z16, Z1
+	VFMADD231PS Z18, Z17, Z9
+	VMOVUPS     64(R8)(BX*1), Z18
+	VFMADD231PS Z18, Z16, Z3
+	VFMADD231PS Z18, Z17, Z11
+	VMOVUPS     64(R8)(BX*2), Z18
+	VFMADD231PS Z18, Z16, Z5
+	VFMADD231PS Z18, Z17, Z13
+	VMOVUPS     64(R8)(SI*1), Z18
+	VFMADD231PS Z18, Z16, Z7
+	VFMADD231PS Z18, Z17, Z15
+	ADDQ        $0x00000080, R8
+	ADDQ        $0x00000080, R9
+	DECQ        R10
+	JNZ         stepF32
+	JMP         stepped
+
+step1:
+	CMPQ kind+24(FP), $0x01
+	JNE  step2
+
+stepF16:
+	VCVTPH2PS   (R9), Z16
+	VCVTPH2PS   (R9)(DI*1), Z17
+	VMOVUPS     (R8), Z18
+	VFMADD231PS Z18, Z16, Z0
+	VFMADD231PS Z18, Z17, Z8
+	VMOVUPS     (R8)(BX*1), Z18
+	VFMADD231PS Z18, Z16, Z2
+	VFMADD231PS Z18, Z17, Z10
+	VMOVUPS     (R8)(BX*2), Z18
+	VFMADD231PS Z18, Z16, Z4
+	VFMADD231PS Z18, Z17, Z12
+	VMOVUPS     (R8)(SI*1), Z18
+	VFMADD231PS Z18, Z16, Z6
+	VFMADD231PS Z18, Z17, Z14
+	VCVTPH2PS   32(R9), Z16
+	VCVTPH2PS   32(R9)(DI*1), Z17
+	VMOVUPS     64(R8), Z18
+	VFMADD231PS Z18, Z16, Z1
+	VFMADD231PS Z18, Z17, Z9
+	VMOVUPS     64(R8)(BX*1), Z18
+	VFMADD231PS Z18, Z16, Z3
+	VFMADD231PS Z18, Z17, Z11
+	VMOVUPS     64(R8)(BX*2), Z18
+	VFMADD231PS Z18, Z16, Z5
+	VFMADD231PS Z18, Z17, Z13
+	VMOVUPS     64(R8)(SI*1), Z18
+	VFMADD231PS Z18, Z16, Z7
+	VFMADD231PS Z18, Z17, Z15
+	ADDQ        $0x00000080, R8
+	ADDQ        $0x00000040, R9
+	DECQ        R10
+	JNZ         stepF16
+	JMP         stepped
+
+step2:
+stepBF16:
+	VPMOVZXWD   (R9), Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPMOVZXWD   (R9)(DI*1), Z17
+	VPSLLD      $0x10, Z17, Z17
+	VMOVUPS     (R8), Z18
+	VFMADD231PS Z18, Z16, Z0
+	VFMADD231PS Z18, Z17, Z8
+	VMOVUPS     (R8)(BX*1), Z18
+	VFMADD231PS Z18, Z16, Z2
+	VFMADD231PS Z18, Z17, Z10
+	VMOVUPS     (R8)(BX*2), Z18
+	VFMADD231PS Z18, Z16, Z4
+	VFMADD231PS Z18, Z17, Z12
+	VMOVUPS     (R8)(SI*1), Z18
+	VFMADD231PS Z18, Z16, Z6
+	VFMADD231PS Z18, Z17, Z14
+	VPMOVZXWD   32(R9), Z16
+	VPSLLD      $0x10, Z16, Z16
+	VPMOVZXWD   32(R9)(DI*1), Z17
+	VPSLLD      $0x10, Z17, Z17
+	VMOVUPS     64(R8), Z18
+	VFMADD231PS Z18, Z16, Z1
+	VFMADD231PS Z18, Z17, Z9
+	VMOVUPS     64(R8)(BX*1), Z18
+	VFMADD231PS Z18, Z16, Z3
+	VFMADD231PS Z18, Z17, Z11
+	VMOVUPS     64(R8)(BX*2), Z18
+	VFMADD231PS Z18, Z16, Z5
+	VFMADD231PS Z18, Z17, Z13
+	VMOVUPS     64(R8)(SI*1), Z18
+	VFMADD231PS Z18, Z16, Z7
+	VFMADD231PS Z18, Z17, Z15
+	ADDQ        $0x00000080, R8
+	ADDQ        $0x00000040, R9
+	DECQ        R10
+	JNZ         stepBF16
+
+stepped:
 	MOVQ          AX, DI
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y16
@@ -3855,7 +3193,7 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
+	ADDQ          rowY+48(FP), DI
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y16
 	VADDPS        Y16, Y2, Y16
@@ -3866,7 +3204,7 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
+	ADDQ          rowY+48(FP), DI
 	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y16
 	VADDPS        Y16, Y4, Y16
@@ -3877,7 +3215,7 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
+	ADDQ          rowY+48(FP), DI
 	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y16
 	VADDPS        Y16, Y6, Y16
@@ -3888,8 +3226,8 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	ADDQ          lineB+56(FP), CX
+	ADDQ          rowY+48(FP), DI
+	ADDQ          lineB+64(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JZ            done
@@ -3904,7 +3242,7 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
+	ADDQ          rowY+48(FP), DI
 	VADDPS        Z11, Z10, Z10
 	VEXTRACTF64X4 $0x01, Z10, Y16
 	VADDPS        Y16, Y10, Y16
@@ -3915,7 +3253,7 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
+	ADDQ          rowY+48(FP), DI
 	VADDPS        Z13, Z12, Z12
 	VEXTRACTF64X4 $0x01, Z12, Y16
 	VADDPS        Y16, Y12, Y16
@@ -3926,7 +3264,7 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
+	ADDQ          rowY+48(FP), DI
 	VADDPS        Z15, Z14, Z14
 	VEXTRACTF64X4 $0x01, Z14, Y16
 	VADDPS        Y16, Y14, Y16
@@ -3937,8 +3275,8 @@ step:
 	VMOVSHDUP     X17, X16
 	VADDSS        X16, X17, X17
 	VMOVSS        X17, (DI)
-	ADDQ          rowY+40(FP), DI
-	ADDQ          lineB+56(FP), CX
+	ADDQ          rowY+48(FP), DI
+	ADDQ          lineB+64(FP), CX
 	ADDQ          $0x04, AX
 	DECQ          DX
 	JNZ           line

@@ -4,8 +4,6 @@
 
 package gemm
 
-import "github.com/snug-ml/snug"
-
 // mulNEON multiplies for a tile of up to 6 rows, of last floats after before bytes, which
 // are up to 3 vectors.
 //
@@ -16,19 +14,19 @@ func mulNEON(a, b, c *float32, rows, before, last, depth, rowA, colA, rowB, rowC
 // are in bytes.
 //
 //go:noescape
-func copyRowsF32NEON(dst *float32, src *float32, rows, cols, rowSrc, rowDst, piece int)
+func copyRowsF32NEON(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int)
 
 // copyRowsF16NEON copies rows of cols elements in pieces of a panel's width. Distances
 // are in bytes.
 //
 //go:noescape
-func copyRowsF16NEON(dst *float32, src *snug.Float16, rows, cols, rowSrc, rowDst, piece int)
+func copyRowsF16NEON(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int)
 
 // copyRowsBF16NEON copies rows of cols elements in pieces of a panel's width. Distances
 // are in bytes.
 //
 //go:noescape
-func copyRowsBF16NEON(dst *float32, src *snug.BFloat16, rows, cols, rowSrc, rowDst, piece int)
+func copyRowsBF16NEON(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int)
 
 // packLinesNEON transposes at most 4 lines of depth floats, lineSrc bytes apart,
 // into rows of a panel, rowDst bytes apart. Lines beyond the last repeat it.

@@ -1298,7 +1298,7 @@ set5StoreEnd:
 done:
 	RET
 
-// func copyRowsF32NEON(dst *float32, src *float32, rows, cols, rowSrc, rowDst, piece int)
+// func copyRowsF32NEON(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int)
 TEXT ·copyRowsF32NEON(SB), NOSPLIT|NOFRAME, $0-56
 	MOVD dst+0(FP), R0
 	MOVD src+8(FP), R1
@@ -1350,7 +1350,7 @@ next:
 	BNE row
 	RET
 
-// func copyRowsF16NEON(dst *float32, src *snug.Float16, rows, cols, rowSrc, rowDst, piece int)
+// func copyRowsF16NEON(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int)
 TEXT ·copyRowsF16NEON(SB), NOSPLIT|NOFRAME, $0-56
 	MOVD dst+0(FP), R0
 	MOVD src+8(FP), R1
@@ -1408,7 +1408,7 @@ next:
 	BNE row
 	RET
 
-// func copyRowsBF16NEON(dst *float32, src *snug.BFloat16, rows, cols, rowSrc, rowDst, piece int)
+// func copyRowsBF16NEON(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int)
 TEXT ·copyRowsBF16NEON(SB), NOSPLIT|NOFRAME, $0-56
 	MOVD dst+0(FP), R0
 	MOVD src+8(FP), R1

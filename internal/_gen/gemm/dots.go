@@ -15,13 +15,13 @@ var fewRows = []int{1, 4}
 
 // dots generates the products of rows of A with lines of B that run along the depth: B is read
 // once, where it lies. One row waits for memory; of more, what is loaded of A meets two lines.
-func (t tier) dots(e element, rows int) {
+func (t tier) dots(rows int) {
 	vectors, together := 4, 1 // of a step, lines
 	if rows > 1 {
 		vectors, together = t.width/32, 2
 	}
-	name := fmt.Sprintf("dots%d%s%s", rows, e.name, t.name)
-	TEXT(name, NOSPLIT, "func(y, x *float32, b *"+e.typ+", lines, steps, rowY, rowX, lineB int)")
+	name := fmt.Sprintf("dots%d%s", rows, t.name)
+	TEXT(name, NOSPLIT, "func(y, x *float32, b *byte, kind, lines, steps, rowY, rowX, lineB int)")
 	Pragma("noescape")
 	Doc(name+" writes the products of a line of B with rows of x to a column of y, for one line after the",
 		fmt.Sprintf("other. A step is %d elements. Distances are in bytes.", vectors*t.lanes()))
@@ -57,29 +57,31 @@ func (t tier) dots(e element, rows int) {
 		}
 	}
 	at := []Mem{{Base: x}, {Base: x, Index: rowX, Scale: 1}, {Base: x, Index: rowX, Scale: 2}, {Base: x, Index: triple, Scale: 1}}
-	Label("step")
-	for v := range vectors {
-		w := make([]reg.VecVirtual, together)
-		for l, from := range []Mem{{Base: b}, {Base: b, Index: second, Scale: 1}}[:together] {
-			w[l] = t.register()
-			e.load(from.Offset(v*e.size*t.lanes()), w[l])
-		}
-		for r := range rows {
-			if together == 1 {
-				VFMADD231PS(at[r].Offset(v*t.width), w[0], sums[0][r][v])
-				continue
+	eachElement("step", "stepped", func(e element, label string) {
+		Label(label)
+		for v := range vectors {
+			w := make([]reg.VecVirtual, together)
+			for l, from := range []Mem{{Base: b}, {Base: b, Index: second, Scale: 1}}[:together] {
+				w[l] = t.register()
+				e.load(from.Offset(v*e.size*t.lanes()), w[l])
 			}
-			value := t.register()
-			VMOVUPS(at[r].Offset(v*t.width), value)
-			for l := range w {
-				VFMADD231PS(value, w[l], sums[l][r][v])
+			for r := range rows {
+				if together == 1 {
+					VFMADD231PS(at[r].Offset(v*t.width), w[0], sums[0][r][v])
+					continue
+				}
+				value := t.register()
+				VMOVUPS(at[r].Offset(v*t.width), value)
+				for l := range w {
+					VFMADD231PS(value, w[l], sums[l][r][v])
+				}
 			}
 		}
-	}
-	ADDQ(U32(vectors*t.width), x)
-	ADDQ(U32(vectors*e.size*t.lanes()), b)
-	DECQ(left)
-	JNZ(LabelRef("step"))
+		ADDQ(U32(vectors*t.width), x)
+		ADDQ(U32(vectors*e.size*t.lanes()), b)
+		DECQ(left)
+		JNZ(LabelRef(label))
+	})
 
 	for l := range sums {
 		if l > 0 {

@@ -28,11 +28,9 @@ func main() {
 	masks()
 	for _, t := range tiers {
 		t.mul()
-		for _, e := range elements {
-			t.copyRows(e)
-			for _, rows := range fewRows {
-				t.dots(e, rows)
-			}
+		t.copyRows()
+		for _, rows := range fewRows {
+			t.dots(rows)
 		}
 		t.packLines()
 	}

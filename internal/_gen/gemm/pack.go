@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -10,28 +12,45 @@ import (
 // prefetch ahead: rows far apart are no stream that the processor would follow.
 const ahead = 3
 
-// element is a type that copyRows converts to float32.
+// element is a type that copyRows and dots convert to float32.
 type element struct {
 	name string
-	typ  string
 	size int
 	load func(m Op, r reg.VecVirtual)
 }
 
+// elements are the types, by the numbers that functions take as their kind.
 var elements = []element{
-	{"F32", "float32", 4, func(m Op, r reg.VecVirtual) { VMOVUPS(m, r) }},
-	{"F16", "uint16", 2, func(m Op, r reg.VecVirtual) { VCVTPH2PS(m, r) }},
-	{"BF16", "uint16", 2, func(m Op, r reg.VecVirtual) {
+	{"F32", 4, func(m Op, r reg.VecVirtual) { VMOVUPS(m, r) }},
+	{"F16", 2, func(m Op, r reg.VecVirtual) { VCVTPH2PS(m, r) }},
+	{"BF16", 2, func(m Op, r reg.VecVirtual) {
 		VPMOVZXWD(m, r)
 		VPSLLD(Imm(16), r, r)
 	}},
 }
 
+// eachElement generates what do makes for the type whose number is the parameter kind, and goes to end. The
+// labels begin with label.
+func eachElement(label, end string, do func(e element, label string)) {
+	for i, e := range elements {
+		if i < len(elements)-1 {
+			CMPQ(paramAddr("kind"), Imm(uint64(i)))
+			JNE(LabelRef(fmt.Sprint(label, i+1)))
+		}
+		do(e, label+e.name)
+		if i < len(elements)-1 {
+			JMP(LabelRef(end))
+			Label(fmt.Sprint(label, i+1))
+		}
+	}
+	Label(end)
+}
+
 // copyRows generates the copying of rows to float32, in pieces of a panel's
 // width. B's rows are contiguous across the panels.
-func (t tier) copyRows(e element) {
-	name := "copyRows" + e.name + t.name
-	TEXT(name, NOSPLIT, "func(dst *float32, src *"+e.typ+", rows, cols, rowSrc, rowDst, piece int)")
+func (t tier) copyRows() {
+	name := "copyRows" + t.name
+	TEXT(name, NOSPLIT, "func(dst *float32, src *byte, kind, rows, cols, rowSrc, rowDst, piece int)")
 	Pragma("noescape")
 	Doc(name+" copies rows of cols elements in pieces of two vectors. Distances are in",
 		"bytes.")
@@ -44,41 +63,42 @@ func (t tier) copyRows(e element) {
 	from, to, left := GP64(), GP64(), GP64()
 	r := t.register()
 	lanes := t.lanes()
-	vector := e.size * lanes // bytes of src
 
 	Label("row")
 	MOVQ(src, from)
 	MOVQ(dst, to)
 	Load(Param("cols"), left)
-	Label("piece")
-	CMPQ(left, Imm(uint64(2*lanes)))
-	JLT(LabelRef("tail"))
-	for i := 0; i < 2*vector; i += 64 {
-		PREFETCHT0(Mem{Base: from, Index: far, Scale: 1, Disp: i})
-	}
-	for i := range 2 {
-		e.load(Mem{Base: from, Disp: i * vector}, r)
-		VMOVUPS(r, Mem{Base: to, Disp: i * t.width})
-	}
-	ADDQ(U32(2*vector), from)
-	ADDQ(piece, to)
-	SUBQ(Imm(uint64(2*lanes)), left)
-	JMP(LabelRef("piece"))
+	eachElement("piece", "next", func(e element, label string) {
+		vector := e.size * lanes // bytes of src
+		Label(label)
+		CMPQ(left, Imm(uint64(2*lanes)))
+		JLT(LabelRef(label + "Tail"))
+		for i := 0; i < 2*vector; i += 64 {
+			PREFETCHT0(Mem{Base: from, Index: far, Scale: 1, Disp: i})
+		}
+		for i := range 2 {
+			e.load(Mem{Base: from, Disp: i * vector}, r)
+			VMOVUPS(r, Mem{Base: to, Disp: i * t.width})
+		}
+		ADDQ(U32(2*vector), from)
+		ADDQ(piece, to)
+		SUBQ(Imm(uint64(2*lanes)), left)
+		JMP(LabelRef(label))
 
-	Label("tail")
-	PREFETCHT0(Mem{Base: from, Index: far, Scale: 1})
-	CMPQ(left, Imm(uint64(lanes)))
-	JLT(LabelRef("last"))
-	e.load(Mem{Base: from}, r)
-	VMOVUPS(r, Mem{Base: to})
-	ADDQ(Imm(uint64(vector)), from)
-	ADDQ(Imm(uint64(t.width)), to)
-	SUBQ(Imm(uint64(lanes)), left)
-	Label("last")
-	TESTQ(left, left)
-	JZ(LabelRef("next"))
-	t.rest(e, from, to, left)
-	Label("next")
+		Label(label + "Tail")
+		PREFETCHT0(Mem{Base: from, Index: far, Scale: 1})
+		CMPQ(left, Imm(uint64(lanes)))
+		JLT(LabelRef(label + "Last"))
+		e.load(Mem{Base: from}, r)
+		VMOVUPS(r, Mem{Base: to})
+		ADDQ(Imm(uint64(vector)), from)
+		ADDQ(Imm(uint64(t.width)), to)
+		SUBQ(Imm(uint64(lanes)), left)
+		Label(label + "Last")
+		TESTQ(left, left)
+		JZ(LabelRef("next"))
+		t.rest(e, label+"Single", from, to, left)
+	})
 	ADDQ(rowSrc, src)
 	ADDQ(rowDst, dst)
 	DECQ(rows)
@@ -88,7 +108,7 @@ func (t tier) copyRows(e element) {
 }
 
 // rest copies fewer elements than a vector has.
-func (t tier) rest(e element, from, to, left reg.GPVirtual) {
+func (t tier) rest(e element, label string, from, to, left reg.GPVirtual) {
 	r := t.register()
 	switch {
 	case e.size == 4:
@@ -101,7 +121,7 @@ func (t tier) rest(e element, from, to, left reg.GPVirtual) {
 		VMOVUPS(r, Mem{Base: to})
 	default:
 		word, x := GP32(), XMM()
-		Label("single")
+		Label(label)
 		MOVWLZX(Mem{Base: from}, word)
 		VMOVD(word, x)
 		e.load(x, x)
@@ -109,7 +129,7 @@ func (t tier) rest(e element, from, to, left reg.GPVirtual) {
 		ADDQ(Imm(2), from)
 		ADDQ(Imm(4), to)
 		DECQ(left)
-		JNZ(LabelRef("single"))
+		JNZ(LabelRef(label))
 	}
 }
 

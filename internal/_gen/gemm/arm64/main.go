@@ -16,7 +16,7 @@ const (
 )
 
 func main() {
-	f := NewFile("github.com/snug-ml/snug")
+	f := NewFile()
 	mul(f)
 	for _, e := range []Elem{Float32, Float16, BFloat16} {
 		copyRows(f, e)

@@ -9,7 +9,7 @@ import (
 // copyRows generates the copying of rows to float32, in pieces of a panel's
 // width.
 func copyRows(file *File, e Elem) {
-	f := file.Func("copyRows"+e.Name+"NEON", "func(dst *float32, src *"+e.Go+", rows, cols, rowSrc, rowDst, piece int)",
+	f := file.Func("copyRows"+e.Name+"NEON", "func(dst *float32, src *byte, rows, cols, rowSrc, rowDst, piece int)",
 		"copies rows of cols elements in pieces of a panel's width. Distances\nare in bytes.")
 	dst, src, rows, cols := f.Param("dst"), f.Param("src"), f.Param("rows"), f.Param("cols")
 	rowSrc, rowDst, piece := f.Param("rowSrc"), f.Param("rowDst"), f.Param("piece")
