@@ -75,21 +75,14 @@ func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc i
 //go:noescape
 func mulAMX(a *uint16, b *uint16, c *float32, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int)
 
-// mulDotF32 multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth
+// mulDot multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth
 // of steps, with the dot product of AVX512_BF16, and does so for panels places: a, b and c
-// move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart. It adds to c if add is not 0.
+// move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart.
+// A mode of 0 sets c, one of 1 adds to it, and one of 2 rounds the sums to bfloat16.
 // Meanwhile it fetches what ahead says to the second cache, unless that is nil.
 //
 //go:noescape
-func mulDotF32(a *uint16, b *uint16, c *float32, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, add int, ahead *[6]int)
-
-// mulDotBF16 multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth
-// of steps, with the dot product of AVX512_BF16, and does so for panels places: a, b and c
-// move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart. It rounds the sums to bfloat16.
-// Meanwhile it fetches what ahead says to the second cache, unless that is nil.
-//
-//go:noescape
-func mulDotBF16(a *uint16, b *uint16, c *uint16, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, ahead *[6]int)
+func mulDot(a *uint16, b *uint16, c *byte, rows int, panels int, steps int, nextA int, nextB int, nextC int, rowC int, mode int, ahead *[6]int)
 
 // copyPairs copies at most 32 lines, stride bytes apart, to a panel of A. What
 // lines or depth lack of a multiple of 32 becomes 0.

@@ -23,12 +23,20 @@ func dotPairs() *Pairs {
 	p := packedPairs()
 	p.Rows, p.LeastPanels = 8, 1
 	p.Mul = func(p PanelProduct) {
-		mulDotF32(&p.A[0], &p.B[0], &p.C[0], p.Rows, p.Count, p.Steps, 2*p.NextA, 2*p.NextB, 4*p.NextC, 4*p.StrideC, oneIf(p.Add), (*[6]int)(unsafe.Pointer(p.Ahead)))
+		p.dot((*byte)(unsafe.Pointer(&p.C[0])), 4, oneIf(p.Add))
 	}
 	p.MulBF16 = func(p PanelProduct, c []uint16) {
-		mulDotBF16(&p.A[0], &p.B[0], &c[0], p.Rows, p.Count, p.Steps, 2*p.NextA, 2*p.NextB, 2*p.NextC, 2*p.StrideC, (*[6]int)(unsafe.Pointer(p.Ahead)))
+		p.dot((*byte)(unsafe.Pointer(&c[0])), 2, roundSums)
 	}
 	return p
+}
+
+// roundSums is the mode of mulDot that rounds; 1 adds to C, 0 does not.
+const roundSums = 2
+
+// dot multiplies to a C with elements of size bytes.
+func (p *PanelProduct) dot(c *byte, size, mode int) {
+	mulDot(&p.A[0], &p.B[0], c, p.Rows, p.Count, p.Steps, 2*p.NextA, 2*p.NextB, size*p.NextC, size*p.StrideC, mode, (*[6]int)(unsafe.Pointer(p.Ahead)))
 }
 
 func oneIf(x bool) int {

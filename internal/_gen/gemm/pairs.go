@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
@@ -24,8 +26,7 @@ const (
 // pairs generates what multiplies and packs bfloat16.
 func pairs() {
 	mulAMX()
-	mulDot(vec.Float32)
-	mulDot(vec.BFloat16)
+	mulDot()
 	copyPairs()
 	interleavePairs()
 	transposePairs()
@@ -147,19 +148,23 @@ var vectors = []reg.VecPhysical{
 	reg.Z14, reg.Z15, reg.Z16, reg.Z17, reg.Z18, reg.Z19, reg.Z20, reg.Z21, reg.Z22, reg.Z23, reg.Z24, reg.Z25, reg.Z26,
 }
 
+// What mulDot does with the sums.
+const (
+	setSums = iota
+	addSums
+	roundSums
+)
+
 // mulDot keeps up to 12 × 32 sums in registers, and rounds them there for a C of bfloat16.
-func mulDot(e vec.Elem) {
-	name, add, adds := "mulDot"+e.Name, "", "It rounds the sums to bfloat16."
-	if e == vec.Float32 {
-		add, adds = ", add", "It adds to c if add is not 0."
-	}
-	TEXT(name, NOSPLIT, "func(a, b *uint16, c *"+e.Go+", rows, panels, steps, nextA, nextB, nextC, rowC"+add+" int, ahead *[6]int)")
+func mulDot() {
+	TEXT("mulDot", NOSPLIT, "func(a, b *uint16, c *byte, rows, panels, steps, nextA, nextB, nextC, rowC, mode int, ahead *[6]int)")
 	Pragma("noescape")
-	Doc(name+" multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth",
+	Doc("mulDot multiplies panels of A and B, rows rows, rounded up to a multiple of 8, and 32 columns, over the depth",
 		"of steps, with the dot product of AVX512_BF16, and does so for panels places: a, b and c",
-		"move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart. "+adds,
+		"move on by nextA, nextB and nextC bytes. Rows of c are rowC bytes apart.",
+		fmt.Sprintf("A mode of %d sets c, one of %d adds to it, and one of %d rounds the sums to bfloat16.", setSums, addSums, roundSums),
 		"Meanwhile it fetches what ahead says to the second cache, unless that is nil.")
-	d := dotRegs{elem: e, a: reg.RAX, b: reg.RBX, c: reg.RDX, panels: reg.R8, from: reg.R11, atA: reg.RSI, atB: reg.RDI,
+	d := dotRegs{a: reg.RAX, b: reg.RBX, c: reg.RDX, panels: reg.R8, from: reg.R11, atA: reg.RSI, atB: reg.RDI,
 		atC: reg.R12, low: reg.R10, steps: reg.R9, left: reg.RCX, rows: reg.R13, rowC: reg.R15, ahead: reg.RBP}
 	Load(Param("a"), d.a)
 	Load(Param("b"), d.b)
@@ -196,14 +201,12 @@ func mulDot(e vec.Elem) {
 
 // dotRegs are the registers of mulDot.
 type dotRegs struct {
-	elem                                                                      vec.Elem
 	a, b, c, panels, from, atA, atB, atC, low, steps, left, rows, rowC, ahead reg.GPPhysical
 }
 
 // tile multiplies n rows of a panel of A.
 func (d dotRegs) tile(n int, label string) {
 	acc, b0, b1, value := vectors[:2*n], vectors[2*n], vectors[2*n+1], vectors[2*n+2]
-	vector := 16 * d.elem.Size // bytes of a vector's elements in C
 	eachRow := func(do func(i int, at Mem)) {
 		MOVQ(d.atC, d.low)
 		for i := range n {
@@ -211,28 +214,30 @@ func (d dotRegs) tile(n int, label string) {
 			ADDQ(d.rowC, d.low)
 		}
 	}
-	if d.elem == vec.Float32 {
-		CMPQ(paramAddr("add"), Imm(0))
-		JE(LabelRef(label + "Zero"))
-		eachRow(func(i int, at Mem) {
-			VMOVUPS(at, acc[2*i])
-			VMOVUPS(at.Offset(vector), acc[2*i+1])
-		})
-		MOVQ(d.c, d.ahead) // the rows that come next
-		ADDQ(paramAddr("nextC"), d.ahead)
-		CMPQ(d.rows, Imm(uint64(n)))
-		CMOVQLE(d.ahead, d.low)
-		for range dotRows[1] {
-			PREFETCHT0(Mem{Base: d.low})
-			PREFETCHT0(Mem{Base: d.low, Disp: 2*vector - 1})
-			ADDQ(d.rowC, d.low)
-		}
-		JMP(LabelRef(label + "Multiply"))
-		Label(label + "Zero")
+	CMPQ(paramAddr("mode"), Imm(addSums))
+	JNE(LabelRef(label + "Zero"))
+	eachRow(func(i int, at Mem) {
+		VMOVUPS(at, acc[2*i])
+		VMOVUPS(at.Offset(64), acc[2*i+1])
+	})
+	MOVQ(d.c, d.ahead) // the rows that come next
+	ADDQ(paramAddr("nextC"), d.ahead)
+	CMPQ(d.rows, Imm(uint64(n)))
+	CMOVQLE(d.ahead, d.low)
+	for range dotRows[1] {
+		PREFETCHT0(Mem{Base: d.low})
+		PREFETCHT0(Mem{Base: d.low, Disp: 127})
+		ADDQ(d.rowC, d.low)
 	}
+	JMP(LabelRef(label + "Multiply"))
+	Label(label + "Zero")
+	end := d.atA // the last byte of a row of 32 float32 or bfloat16
+	Load(Param("mode"), end)
+	SHLQ(Imm(5), end)
+	XORQ(Imm(127), end)
 	eachRow(func(_ int, at Mem) {
 		PREFETCHT0(at)
-		PREFETCHT0(at.Offset(2*vector - 1))
+		PREFETCHT0(at.Idx(end, 1))
 	})
 	for _, r := range acc {
 		VPXORD(r, r, r)
@@ -268,21 +273,23 @@ func (d dotRegs) tile(n int, label string) {
 	ADDQ(U32(stepBytes-tileBytes), d.atB)
 	DECQ(d.steps)
 	JNZ(LabelRef(label + "Step"))
-	if d.elem == vec.Float32 {
-		eachRow(func(i int, at Mem) {
-			VMOVUPS(acc[2*i], at)
-			VMOVUPS(acc[2*i+1], at.Offset(vector))
-		})
-	} else {
-		round := vec.AVX512.Rounder(d.elem)
-		eachRow(func(i int, at Mem) {
-			for half := range 2 {
-				sum := ZMM()
-				VMOVAPS(acc[2*i+half], sum)
-				VMOVUPS(round(sum), at.Offset(vector*half))
-			}
-		})
-	}
+	CMPQ(paramAddr("mode"), Imm(roundSums))
+	JE(LabelRef(label + "Round"))
+	eachRow(func(i int, at Mem) {
+		VMOVUPS(acc[2*i], at)
+		VMOVUPS(acc[2*i+1], at.Offset(64))
+	})
+	JMP(LabelRef(label + "Stored"))
+	Label(label + "Round")
+	round := vec.AVX512.Rounder(vec.BFloat16)
+	eachRow(func(i int, at Mem) {
+		for half := range 2 {
+			sum := ZMM()
+			VMOVAPS(acc[2*i+half], sum)
+			VMOVUPS(round(sum), at.Offset(32*half))
+		}
+	})
+	Label(label + "Stored")
 	MOVQ(d.low, d.atC)
 	ADDQ(U32(uint32(64*n)), d.from)
 	SUBQ(Imm(uint64(n)), d.rows)
