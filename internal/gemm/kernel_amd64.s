@@ -1044,156 +1044,90 @@ done:
 // func packLinesAVX2(dst *float32, src *float32, lines int, depth int, lineSrc int, rowDst int)
 // Requires: AVX, CMOV
 TEXT ·packLinesAVX2(SB), NOSPLIT, $0-48
-	MOVQ rowDst+40(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ src+8(FP), DX
-	MOVQ lines+16(FP), BX
-	MOVQ depth+24(FP), SI
-	MOVQ lineSrc+32(FP), DI
+	MOVQ    rowDst+40(FP), AX
+	MOVQ    dst+0(FP), CX
+	MOVQ    src+8(FP), DX
+	MOVQ    lines+16(FP), BX
+	MOVQ    depth+24(FP), SI
+	MOVQ    lineSrc+32(FP), DI
+	MOVQ    $0x00000008, R10
+	LEAQ    masks<>+32(SB), R8
+	MOVQ    R10, R9
+	NEGQ    R9
+	VMOVDQU (R8)(R9*4), Y0
 
-loop:
-	CMPQ       SI, $0x08
-	JLT        tail
+square:
+	CMPQ    SI, R10
+	JGE     whole
+	TESTQ   SI, SI
+	JLE     done
+	LEAQ    masks<>+32(SB), R8
+	MOVQ    SI, R9
+	NEGQ    R9
+	VMOVDQU (R8)(R9*4), Y0
+
+whole:
 	MOVQ       DX, R8
-	VMOVUPS    (R8), Y0
+	VMASKMOVPS (R8), Y0, Y1
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x01
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Y1
+	VMASKMOVPS (R8), Y0, Y2
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x02
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Y2
+	VMASKMOVPS (R8), Y0, Y3
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x03
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Y3
+	VMASKMOVPS (R8), Y0, Y4
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x04
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Y4
+	VMASKMOVPS (R8), Y0, Y5
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x05
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Y5
+	VMASKMOVPS (R8), Y0, Y6
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x06
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Y6
+	VMASKMOVPS (R8), Y0, Y7
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x07
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Y7
-	VUNPCKLPS  Y1, Y0, Y8
-	VUNPCKHPS  Y1, Y0, Y0
-	VUNPCKLPS  Y3, Y2, Y1
-	VUNPCKHPS  Y3, Y2, Y2
-	VUNPCKLPS  Y5, Y4, Y3
-	VUNPCKHPS  Y5, Y4, Y4
-	VUNPCKLPS  Y7, Y6, Y5
-	VUNPCKHPS  Y7, Y6, Y6
-	VUNPCKLPD  Y1, Y8, Y7
-	VUNPCKHPD  Y1, Y8, Y1
-	VUNPCKLPD  Y2, Y0, Y8
-	VUNPCKHPD  Y2, Y0, Y0
-	VUNPCKLPD  Y5, Y3, Y2
-	VUNPCKHPD  Y5, Y3, Y3
-	VUNPCKLPD  Y6, Y4, Y5
-	VUNPCKHPD  Y6, Y4, Y4
-	VPERM2F128 $0x20, Y2, Y7, Y6
-	VPERM2F128 $0x31, Y2, Y7, Y2
-	VPERM2F128 $0x20, Y3, Y1, Y7
-	VPERM2F128 $0x31, Y3, Y1, Y1
-	VPERM2F128 $0x20, Y5, Y8, Y3
-	VPERM2F128 $0x31, Y5, Y8, Y5
-	VPERM2F128 $0x20, Y4, Y0, Y8
-	VPERM2F128 $0x31, Y4, Y0, Y0
-	VMOVUPS    Y6, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Y7, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Y3, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Y8, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Y2, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Y1, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Y5, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Y0, (CX)
-	ADDQ       AX, CX
-	ADDQ       $0x20, DX
-	SUBQ       $0x08, SI
-	JMP        loop
-
-tail:
-	TESTQ      SI, SI
-	JZ         done
-	LEAQ       masks<>+32(SB), R8
-	NEGQ       SI
-	VMOVDQU    (R8)(SI*4), Y0
-	VMASKMOVPS (DX), Y0, Y1
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x01
-	CMOVQGT    SI, DX
-	VMASKMOVPS (DX), Y0, Y2
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x02
-	CMOVQGT    SI, DX
-	VMASKMOVPS (DX), Y0, Y3
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x03
-	CMOVQGT    SI, DX
-	VMASKMOVPS (DX), Y0, Y4
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x04
-	CMOVQGT    SI, DX
-	VMASKMOVPS (DX), Y0, Y5
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x05
-	CMOVQGT    SI, DX
-	VMASKMOVPS (DX), Y0, Y6
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x06
-	CMOVQGT    SI, DX
-	VMASKMOVPS (DX), Y0, Y7
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x07
-	CMOVQGT    SI, DX
-	VMASKMOVPS (DX), Y0, Y0
-	VUNPCKLPS  Y2, Y1, Y8
+	VMASKMOVPS (R8), Y0, Y8
+	VUNPCKLPS  Y2, Y1, Y9
 	VUNPCKHPS  Y2, Y1, Y1
 	VUNPCKLPS  Y4, Y3, Y2
 	VUNPCKHPS  Y4, Y3, Y3
 	VUNPCKLPS  Y6, Y5, Y4
 	VUNPCKHPS  Y6, Y5, Y5
-	VUNPCKLPS  Y0, Y7, Y6
-	VUNPCKHPS  Y0, Y7, Y0
-	VUNPCKLPD  Y2, Y8, Y7
-	VUNPCKHPD  Y2, Y8, Y2
-	VUNPCKLPD  Y3, Y1, Y8
+	VUNPCKLPS  Y8, Y7, Y6
+	VUNPCKHPS  Y8, Y7, Y7
+	VUNPCKLPD  Y2, Y9, Y8
+	VUNPCKHPD  Y2, Y9, Y2
+	VUNPCKLPD  Y3, Y1, Y9
 	VUNPCKHPD  Y3, Y1, Y1
 	VUNPCKLPD  Y6, Y4, Y3
 	VUNPCKHPD  Y6, Y4, Y4
-	VUNPCKLPD  Y0, Y5, Y6
-	VUNPCKHPD  Y0, Y5, Y0
-	VPERM2F128 $0x20, Y3, Y7, Y5
-	VPERM2F128 $0x31, Y3, Y7, Y3
-	VPERM2F128 $0x20, Y4, Y2, Y7
+	VUNPCKLPD  Y7, Y5, Y6
+	VUNPCKHPD  Y7, Y5, Y5
+	VPERM2F128 $0x20, Y3, Y8, Y7
+	VPERM2F128 $0x31, Y3, Y8, Y3
+	VPERM2F128 $0x20, Y4, Y2, Y8
 	VPERM2F128 $0x31, Y4, Y2, Y2
-	VPERM2F128 $0x20, Y6, Y8, Y4
-	VPERM2F128 $0x31, Y6, Y8, Y6
-	VPERM2F128 $0x20, Y0, Y1, Y8
-	VPERM2F128 $0x31, Y0, Y1, Y0
-	VMOVUPS    Y5, (CX)
-	ADDQ       AX, CX
+	VPERM2F128 $0x20, Y6, Y9, Y4
+	VPERM2F128 $0x31, Y6, Y9, Y6
+	VPERM2F128 $0x20, Y5, Y1, Y9
+	VPERM2F128 $0x31, Y5, Y1, Y1
 	VMOVUPS    Y7, (CX)
+	ADDQ       AX, CX
+	VMOVUPS    Y8, (CX)
 	ADDQ       AX, CX
 	VMOVUPS    Y4, (CX)
 	ADDQ       AX, CX
-	VMOVUPS    Y8, (CX)
+	VMOVUPS    Y9, (CX)
 	ADDQ       AX, CX
 	VMOVUPS    Y3, (CX)
 	ADDQ       AX, CX
@@ -1201,8 +1135,11 @@ tail:
 	ADDQ       AX, CX
 	VMOVUPS    Y6, (CX)
 	ADDQ       AX, CX
-	VMOVUPS    Y0, (CX)
+	VMOVUPS    Y1, (CX)
 	ADDQ       AX, CX
+	ADDQ       $0x20, DX
+	SUBQ       R10, SI
+	JMP        square
 
 done:
 	VZEROUPPER
@@ -3288,78 +3225,93 @@ done:
 // func packLinesAVX512(dst *float32, src *float32, lines int, depth int, lineSrc int, rowDst int)
 // Requires: AVX, AVX512F, BMI2, CMOV
 TEXT ·packLinesAVX512(SB), NOSPLIT, $0-48
-	MOVQ rowDst+40(FP), AX
-	MOVQ dst+0(FP), CX
-	MOVQ src+8(FP), DX
-	MOVQ lines+16(FP), BX
-	MOVQ depth+24(FP), SI
-	MOVQ lineSrc+32(FP), DI
+	MOVQ  rowDst+40(FP), AX
+	MOVQ  dst+0(FP), CX
+	MOVQ  src+8(FP), DX
+	MOVQ  lines+16(FP), BX
+	MOVQ  depth+24(FP), SI
+	MOVQ  lineSrc+32(FP), DI
+	MOVQ  $0x00000010, R10
+	MOVQ  $0x0000ffff, R8
+	MOVQ  $0x00000010, R9
+	SUBQ  R10, R9
+	SHRXQ R9, R8, R8
+	KMOVW R8, K1
 
-loop:
-	CMPQ       SI, $0x10
-	JLT        tail
+square:
+	CMPQ  SI, R10
+	JGE   whole
+	TESTQ SI, SI
+	JLE   done
+	MOVQ  $0x0000ffff, R8
+	MOVQ  $0x00000010, R9
+	SUBQ  SI, R9
+	SHRXQ R9, R8, R8
+	KMOVW R8, K1
+
+whole:
 	MOVQ       DX, R8
-	VMOVUPS    (R8), Z0
+	VMOVUPS.Z  (R8), K1, Z0
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x01
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z1
+	VMOVUPS.Z  (R8), K1, Z1
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x02
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z2
+	VMOVUPS.Z  (R8), K1, Z2
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x03
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z3
+	VMOVUPS.Z  (R8), K1, Z3
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x04
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z4
+	VMOVUPS.Z  (R8), K1, Z4
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x05
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z5
+	VMOVUPS.Z  (R8), K1, Z5
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x06
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z6
+	VMOVUPS.Z  (R8), K1, Z6
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x07
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z7
+	VMOVUPS.Z  (R8), K1, Z7
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x08
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z8
+	VMOVUPS.Z  (R8), K1, Z8
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x09
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z9
+	VMOVUPS.Z  (R8), K1, Z9
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x0a
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z10
+	VMOVUPS.Z  (R8), K1, Z10
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x0b
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z11
+	VMOVUPS.Z  (R8), K1, Z11
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x0c
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z12
+	VMOVUPS.Z  (R8), K1, Z12
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x0d
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z13
+	VMOVUPS.Z  (R8), K1, Z13
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x0e
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z14
+	VMOVUPS.Z  (R8), K1, Z14
 	LEAQ       (R8)(DI*1), R9
 	CMPQ       BX, $0x0f
 	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z15
+	VMOVUPS.Z  (R8), K1, Z15
 	VUNPCKLPS  Z1, Z0, Z16
 	VUNPCKHPS  Z1, Z0, Z0
 	VUNPCKLPS  Z3, Z2, Z1
@@ -3457,174 +3409,8 @@ loop:
 	VMOVUPS    Z0, (CX)
 	ADDQ       AX, CX
 	ADDQ       $0x40, DX
-	SUBQ       $0x10, SI
-	JMP        loop
-
-tail:
-	TESTQ      SI, SI
-	JZ         done
-	MOVQ       $0x0000ffff, R8
-	MOVQ       $0x00000010, R9
-	SUBQ       SI, R9
-	SHRXQ      R9, R8, R8
-	KMOVW      R8, K1
-	VMOVUPS.Z  (DX), K1, Z0
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x01
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z1
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x02
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z2
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x03
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z3
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x04
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z4
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x05
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z5
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x06
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z6
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x07
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z7
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x08
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z8
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x09
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z9
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x0a
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z10
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x0b
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z11
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x0c
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z12
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x0d
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z13
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x0e
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z14
-	LEAQ       (DX)(DI*1), SI
-	CMPQ       BX, $0x0f
-	CMOVQGT    SI, DX
-	VMOVUPS.Z  (DX), K1, Z15
-	VUNPCKLPS  Z1, Z0, Z16
-	VUNPCKHPS  Z1, Z0, Z0
-	VUNPCKLPS  Z3, Z2, Z1
-	VUNPCKHPS  Z3, Z2, Z2
-	VUNPCKLPS  Z5, Z4, Z3
-	VUNPCKHPS  Z5, Z4, Z4
-	VUNPCKLPS  Z7, Z6, Z5
-	VUNPCKHPS  Z7, Z6, Z6
-	VUNPCKLPS  Z9, Z8, Z7
-	VUNPCKHPS  Z9, Z8, Z8
-	VUNPCKLPS  Z11, Z10, Z9
-	VUNPCKHPS  Z11, Z10, Z10
-	VUNPCKLPS  Z13, Z12, Z11
-	VUNPCKHPS  Z13, Z12, Z12
-	VUNPCKLPS  Z15, Z14, Z13
-	VUNPCKHPS  Z15, Z14, Z14
-	VUNPCKLPD  Z1, Z16, Z15
-	VUNPCKHPD  Z1, Z16, Z1
-	VUNPCKLPD  Z2, Z0, Z16
-	VUNPCKHPD  Z2, Z0, Z0
-	VUNPCKLPD  Z5, Z3, Z2
-	VUNPCKHPD  Z5, Z3, Z3
-	VUNPCKLPD  Z6, Z4, Z5
-	VUNPCKHPD  Z6, Z4, Z4
-	VUNPCKLPD  Z9, Z7, Z6
-	VUNPCKHPD  Z9, Z7, Z7
-	VUNPCKLPD  Z10, Z8, Z9
-	VUNPCKHPD  Z10, Z8, Z8
-	VUNPCKLPD  Z13, Z11, Z10
-	VUNPCKHPD  Z13, Z11, Z11
-	VUNPCKLPD  Z14, Z12, Z13
-	VUNPCKHPD  Z14, Z12, Z12
-	VSHUFF32X4 $0x88, Z2, Z15, Z14
-	VSHUFF32X4 $0x88, Z10, Z6, Z17
-	VSHUFF32X4 $0xdd, Z2, Z15, Z2
-	VSHUFF32X4 $0xdd, Z10, Z6, Z6
-	VSHUFF32X4 $0x88, Z17, Z14, Z10
-	VSHUFF32X4 $0x88, Z6, Z2, Z15
-	VSHUFF32X4 $0xdd, Z17, Z14, Z14
-	VSHUFF32X4 $0xdd, Z6, Z2, Z2
-	VSHUFF32X4 $0x88, Z3, Z1, Z6
-	VSHUFF32X4 $0x88, Z11, Z7, Z17
-	VSHUFF32X4 $0xdd, Z3, Z1, Z1
-	VSHUFF32X4 $0xdd, Z11, Z7, Z3
-	VSHUFF32X4 $0x88, Z17, Z6, Z7
-	VSHUFF32X4 $0x88, Z3, Z1, Z11
-	VSHUFF32X4 $0xdd, Z17, Z6, Z6
-	VSHUFF32X4 $0xdd, Z3, Z1, Z1
-	VSHUFF32X4 $0x88, Z5, Z16, Z3
-	VSHUFF32X4 $0x88, Z13, Z9, Z17
-	VSHUFF32X4 $0xdd, Z5, Z16, Z5
-	VSHUFF32X4 $0xdd, Z13, Z9, Z9
-	VSHUFF32X4 $0x88, Z17, Z3, Z13
-	VSHUFF32X4 $0x88, Z9, Z5, Z16
-	VSHUFF32X4 $0xdd, Z17, Z3, Z3
-	VSHUFF32X4 $0xdd, Z9, Z5, Z5
-	VSHUFF32X4 $0x88, Z4, Z0, Z9
-	VSHUFF32X4 $0x88, Z12, Z8, Z17
-	VSHUFF32X4 $0xdd, Z4, Z0, Z0
-	VSHUFF32X4 $0xdd, Z12, Z8, Z4
-	VSHUFF32X4 $0x88, Z17, Z9, Z8
-	VSHUFF32X4 $0x88, Z4, Z0, Z12
-	VSHUFF32X4 $0xdd, Z17, Z9, Z9
-	VSHUFF32X4 $0xdd, Z4, Z0, Z0
-	VMOVUPS    Z10, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z7, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z13, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z8, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z15, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z11, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z16, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z12, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z14, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z6, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z3, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z9, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z2, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z1, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z5, (CX)
-	ADDQ       AX, CX
-	VMOVUPS    Z0, (CX)
-	ADDQ       AX, CX
+	SUBQ       R10, SI
+	JMP        square
 
 done:
 	VZEROUPPER
@@ -3646,10 +3432,7 @@ TEXT ·mulAMX(SB), NOSPLIT, $8-80
 	LEAQ tileConfig<>+0(SB), SI
 
 	// LDTILECFG (SI)
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x78
-	BYTE $0x49
+	LONG $0x4978e2c4
 	BYTE $0x06
 	MOVQ a+0(FP), AX
 	MOVQ b+8(FP), BX
@@ -3667,81 +3450,45 @@ panel:
 	ADDQ  DX, BP
 
 	// TILELOADD 0(DX)(CX*1), TMM0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x0a
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7be2c4
+	LONG $0x00000a84
 	BYTE $0x00
 	BYTE $0x00
 
 	// TILELOADD 64(DX)(CX*1), TMM1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x8c
-	BYTE $0x0a
-	BYTE $0x40
-	BYTE $0x00
+	LONG $0x4b7be2c4
+	LONG $0x00400a8c
 	BYTE $0x00
 	BYTE $0x00
 
 	// TILELOADD 0(BP)(CX*1), TMM2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x0d
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7be2c4
+	LONG $0x00000d94
 	BYTE $0x00
 	BYTE $0x00
 
 	// TILELOADD 64(BP)(CX*1), TMM3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0x9c
-	BYTE $0x0d
-	BYTE $0x40
-	BYTE $0x00
+	LONG $0x4b7be2c4
+	LONG $0x00400d9c
 	BYTE $0x00
 	BYTE $0x00
 	JMP  multiply
 
 zero:
 	// TILEZERO TMM0
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xc0
 
 	// TILEZERO TMM1
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xc8
 
 	// TILEZERO TMM2
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xd0
 
 	// TILEZERO TMM3
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x49
+	LONG $0x497be2c4
 	BYTE $0xd8
 
 multiply:
@@ -3849,34 +3596,19 @@ multiply:
 
 step:
 	// TILELOADD 0(DI)(CX*1), TMM6
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xb4
-	BYTE $0x0f
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7be2c4
+	LONG $0x00000fb4
 	BYTE $0x00
 	BYTE $0x00
 
 	// TILELOADD 0(SI)(CX*1), TMM4
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xa4
-	BYTE $0x0e
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7be2c4
+	LONG $0x00000ea4
 	BYTE $0x00
 	BYTE $0x00
 
 	// TDPBF16PS TMM6, TMM4, TMM0
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
+	LONG       $0x5c4ae2c4
 	BYTE       $0xc4
 	PREFETCHT0 4096(SI)
 	PREFETCHT0 4096(DI)
@@ -3896,22 +3628,13 @@ step:
 	PREFETCHT0 4544(DI)
 
 	// TILELOADD 1024(DI)(CX*1), TMM7
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xbc
-	BYTE $0x0f
-	BYTE $0x00
-	BYTE $0x04
+	LONG $0x4b7be2c4
+	LONG $0x04000fbc
 	BYTE $0x00
 	BYTE $0x00
 
 	// TDPBF16PS TMM7, TMM4, TMM1
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xcc
 	PREFETCHT0 4608(SI)
 	PREFETCHT0 4608(DI)
@@ -3931,22 +3654,13 @@ step:
 	PREFETCHT0 5056(DI)
 
 	// TILELOADD 1024(SI)(CX*1), TMM5
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7b
-	BYTE $0x4b
-	BYTE $0xac
-	BYTE $0x0e
-	BYTE $0x00
-	BYTE $0x04
+	LONG $0x4b7be2c4
+	LONG $0x04000eac
 	BYTE $0x00
 	BYTE $0x00
 
 	// TDPBF16PS TMM6, TMM5, TMM2
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x4a
-	BYTE       $0x5c
+	LONG       $0x5c4ae2c4
 	BYTE       $0xd5
 	PREFETCHT0 5120(SI)
 	PREFETCHT0 5120(DI)
@@ -3966,10 +3680,7 @@ step:
 	PREFETCHT0 5568(DI)
 
 	// TDPBF16PS TMM7, TMM5, TMM3
-	BYTE       $0xc4
-	BYTE       $0xe2
-	BYTE       $0x42
-	BYTE       $0x5c
+	LONG       $0x5c42e2c4
 	BYTE       $0xdd
 	PREFETCHT0 5632(SI)
 	PREFETCHT0 5632(DI)
@@ -3997,50 +3708,26 @@ step:
 	ADDQ       DX, BP
 
 	// TILESTORED TMM0, 0(DX)(CX*1)
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x84
-	BYTE $0x0a
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7ae2c4
+	LONG $0x00000a84
 	BYTE $0x00
 	BYTE $0x00
 
 	// TILESTORED TMM1, 64(DX)(CX*1)
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x8c
-	BYTE $0x0a
-	BYTE $0x40
-	BYTE $0x00
+	LONG $0x4b7ae2c4
+	LONG $0x00400a8c
 	BYTE $0x00
 	BYTE $0x00
 
 	// TILESTORED TMM2, 0(BP)(CX*1)
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x94
-	BYTE $0x0d
-	BYTE $0x00
-	BYTE $0x00
+	LONG $0x4b7ae2c4
+	LONG $0x00000d94
 	BYTE $0x00
 	BYTE $0x00
 
 	// TILESTORED TMM3, 64(BP)(CX*1)
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x7a
-	BYTE $0x4b
-	BYTE $0x9c
-	BYTE $0x0d
-	BYTE $0x40
-	BYTE $0x00
+	LONG $0x4b7ae2c4
+	LONG $0x00400d9c
 	BYTE $0x00
 	BYTE $0x00
 	ADDQ nextA+40(FP), AX
@@ -4050,10 +3737,7 @@ step:
 	JNZ  panel
 
 	// TILERELEASE
-	BYTE $0xc4
-	BYTE $0xe2
-	BYTE $0x78
-	BYTE $0x49
+	LONG $0x4978e2c4
 	BYTE $0xc0
 	RET
 
@@ -5539,190 +5223,36 @@ store:
 // func transposePairs(dst *uint16, src *uint16, lines int, depth int, stride int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
 TEXT ·transposePairs(SB), NOSPLIT, $0-40
-	MOVQ dst+0(FP), AX
-	MOVQ src+8(FP), CX
-	MOVQ lines+16(FP), DX
-	MOVQ depth+24(FP), BX
-	MOVQ stride+32(FP), SI
-	MOVQ SI, DI
-	SHLQ $0x04, DI
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    lines+16(FP), DX
+	MOVQ    depth+24(FP), BX
+	MOVQ    stride+32(FP), SI
+	MOVQ    SI, DI
+	SHLQ    $0x04, DI
+	MOVQ    $0x00000020, R8
+	MOVQ    $0x00000020, R9
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	MOVQ    $0xffffffffffffffff, R9
+	BZHIQ   R8, R9, R9
+	KMOVD   R9, K1
 
 step:
-	CMPQ       BX, $0x20
-	JLT        rest
-	MOVQ       CX, R8
-	VMOVUPS    (R8), Z0
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x01
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z1
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x02
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z2
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x03
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z3
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x04
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z4
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x05
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z5
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x06
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z6
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x07
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z7
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x08
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z8
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x09
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z9
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x0a
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z10
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x0b
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z11
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x0c
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z12
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x0d
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z13
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x0e
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z14
-	PREFETCHT1 (R8)(DI*1)
-	LEAQ       (R8)(SI*1), R9
-	CMPQ       DX, $0x0f
-	CMOVQGT    R9, R8
-	VMOVUPS    (R8), Z15
-	PREFETCHT1 (R8)(DI*1)
-	VUNPCKLPS  Z1, Z0, Z16
-	VUNPCKHPS  Z1, Z0, Z0
-	VUNPCKLPS  Z3, Z2, Z1
-	VUNPCKHPS  Z3, Z2, Z2
-	VUNPCKLPS  Z5, Z4, Z3
-	VUNPCKHPS  Z5, Z4, Z4
-	VUNPCKLPS  Z7, Z6, Z5
-	VUNPCKHPS  Z7, Z6, Z6
-	VUNPCKLPS  Z9, Z8, Z7
-	VUNPCKHPS  Z9, Z8, Z8
-	VUNPCKLPS  Z11, Z10, Z9
-	VUNPCKHPS  Z11, Z10, Z10
-	VUNPCKLPS  Z13, Z12, Z11
-	VUNPCKHPS  Z13, Z12, Z12
-	VUNPCKLPS  Z15, Z14, Z13
-	VUNPCKHPS  Z15, Z14, Z14
-	VUNPCKLPD  Z1, Z16, Z15
-	VUNPCKHPD  Z1, Z16, Z1
-	VUNPCKLPD  Z2, Z0, Z16
-	VUNPCKHPD  Z2, Z0, Z0
-	VUNPCKLPD  Z5, Z3, Z2
-	VUNPCKHPD  Z5, Z3, Z3
-	VUNPCKLPD  Z6, Z4, Z5
-	VUNPCKHPD  Z6, Z4, Z4
-	VUNPCKLPD  Z9, Z7, Z6
-	VUNPCKHPD  Z9, Z7, Z7
-	VUNPCKLPD  Z10, Z8, Z9
-	VUNPCKHPD  Z10, Z8, Z8
-	VUNPCKLPD  Z13, Z11, Z10
-	VUNPCKHPD  Z13, Z11, Z11
-	VUNPCKLPD  Z14, Z12, Z13
-	VUNPCKHPD  Z14, Z12, Z12
-	VSHUFF32X4 $0x88, Z2, Z15, Z14
-	VSHUFF32X4 $0x88, Z10, Z6, Z17
-	VSHUFF32X4 $0xdd, Z2, Z15, Z2
-	VSHUFF32X4 $0xdd, Z10, Z6, Z6
-	VSHUFF32X4 $0x88, Z17, Z14, Z10
-	VSHUFF32X4 $0x88, Z6, Z2, Z15
-	VSHUFF32X4 $0xdd, Z17, Z14, Z14
-	VSHUFF32X4 $0xdd, Z6, Z2, Z2
-	VSHUFF32X4 $0x88, Z3, Z1, Z6
-	VSHUFF32X4 $0x88, Z11, Z7, Z17
-	VSHUFF32X4 $0xdd, Z3, Z1, Z1
-	VSHUFF32X4 $0xdd, Z11, Z7, Z3
-	VSHUFF32X4 $0x88, Z17, Z6, Z7
-	VSHUFF32X4 $0x88, Z3, Z1, Z11
-	VSHUFF32X4 $0xdd, Z17, Z6, Z6
-	VSHUFF32X4 $0xdd, Z3, Z1, Z1
-	VSHUFF32X4 $0x88, Z5, Z16, Z3
-	VSHUFF32X4 $0x88, Z13, Z9, Z17
-	VSHUFF32X4 $0xdd, Z5, Z16, Z5
-	VSHUFF32X4 $0xdd, Z13, Z9, Z9
-	VSHUFF32X4 $0x88, Z17, Z3, Z13
-	VSHUFF32X4 $0x88, Z9, Z5, Z16
-	VSHUFF32X4 $0xdd, Z17, Z3, Z3
-	VSHUFF32X4 $0xdd, Z9, Z5, Z5
-	VSHUFF32X4 $0x88, Z4, Z0, Z9
-	VSHUFF32X4 $0x88, Z12, Z8, Z17
-	VSHUFF32X4 $0xdd, Z4, Z0, Z0
-	VSHUFF32X4 $0xdd, Z12, Z8, Z4
-	VSHUFF32X4 $0x88, Z17, Z9, Z8
-	VSHUFF32X4 $0x88, Z4, Z0, Z12
-	VSHUFF32X4 $0xdd, Z17, Z9, Z9
-	VSHUFF32X4 $0xdd, Z4, Z0, Z0
-	VMOVUPS    Z10, (AX)
-	VMOVUPS    Z7, 64(AX)
-	VMOVUPS    Z13, 128(AX)
-	VMOVUPS    Z8, 192(AX)
-	VMOVUPS    Z15, 256(AX)
-	VMOVUPS    Z11, 320(AX)
-	VMOVUPS    Z16, 384(AX)
-	VMOVUPS    Z12, 448(AX)
-	VMOVUPS    Z14, 512(AX)
-	VMOVUPS    Z6, 576(AX)
-	VMOVUPS    Z3, 640(AX)
-	VMOVUPS    Z9, 704(AX)
-	VMOVUPS    Z2, 768(AX)
-	VMOVUPS    Z1, 832(AX)
-	VMOVUPS    Z5, 896(AX)
-	VMOVUPS    Z0, 960(AX)
-	ADDQ       $0x40, CX
-	ADDQ       $0x00000800, AX
-	SUBQ       $0x20, BX
-	JMP        step
+	CMPQ    BX, $0x20
+	JGE     whole
+	CMPQ    BX, $0x00
+	JLE     done
+	MOVQ    BX, R8
+	MOVQ    $0x00000020, R9
+	CMPQ    R8, R9
+	CMOVQGT R9, R8
+	MOVQ    $0xffffffffffffffff, R9
+	BZHIQ   R8, R9, R9
+	KMOVD   R9, K1
+	KMOVD   K1, K1
 
-rest:
-	CMPQ        BX, $0x00
-	JLE         done
-	MOVQ        BX, R8
-	MOVQ        $0x00000020, R9
-	CMPQ        R8, R9
-	CMOVQGT     R9, R8
-	MOVQ        $0xffffffffffffffff, R9
-	BZHIQ       R8, R9, R9
-	KMOVD       R9, K1
+whole:
 	MOVQ        CX, R8
 	VMOVDQU16.Z (R8), K1, Z0
 	PREFETCHT1  (R8)(DI*1)
@@ -5884,6 +5414,7 @@ rest:
 	ADDQ        $0x40, CX
 	ADDQ        $0x00000800, AX
 	SUBQ        $0x20, BX
+	JMP         step
 
 done:
 	VZEROUPPER

@@ -60,23 +60,32 @@ type first struct {
 
 // first returns the predicate for the first n lanes, n from 1 to lanes.
 func (t tier) first(n reg.GPVirtual) first {
+	f := first{tier: t}
 	if t.width == 64 {
-		ones, k := GP64(), K()
+		f.k = K()
+	} else {
+		f.mask = YMM()
+	}
+	f.set(n)
+	return f
+}
+
+// set changes the predicate to the first n lanes.
+func (f first) set(n reg.GPVirtual) {
+	if f.width == 64 {
+		ones, count := GP64(), GP64()
 		MOVQ(U32(0xffff), ones)
-		count := GP64()
 		MOVQ(U32(16), count)
 		SUBQ(n, count)
 		SHRXQ(count, ones, ones)
-		KMOVW(ones.As32(), k)
-		return first{tier: t, k: k}
+		KMOVW(ones.As32(), f.k)
+		return
 	}
-	at, mask := GP64(), YMM()
+	at, back := GP64(), GP64()
 	LEAQ(NewDataAddr(Symbol{Name: "masks", Static: true}, 32), at)
-	back := GP64()
 	MOVQ(n, back)
 	NEGQ(back)
-	VMOVDQU(Mem{Base: at, Index: back, Scale: 4}, mask)
-	return first{tier: t, mask: mask}
+	VMOVDQU(Mem{Base: at, Index: back, Scale: 4}, f.mask)
 }
 
 // load sets the lanes of r that are not selected to 0.

@@ -147,35 +147,34 @@ func (t tier) packLines() {
 	Load(Param("src"), src)
 	lines, depth, lineSrc := Load(Param("lines"), GP64()), Load(Param("depth"), GP64()), Load(Param("lineSrc"), GP64())
 	lanes := t.lanes()
-	square := func(load func(m Mem, r reg.VecVirtual)) {
-		from, next := GP64(), GP64()
-		MOVQ(src, from)
-		in := make([]reg.VecVirtual, lanes)
-		for i := range in {
-			in[i] = t.register()
-			load(Mem{Base: from}, in[i])
-			if i < lanes-1 {
-				LEAQ(Mem{Base: from, Index: lineSrc, Scale: 1}, next)
-				CMPQ(lines, Imm(uint64(i+1)))
-				CMOVQGT(next, from)
-			}
-		}
-		for _, r := range t.transpose(in) {
-			VMOVUPS(r, Mem{Base: dst})
-			ADDQ(rowDst, dst)
+	from, next, n := GP64(), GP64(), GP64()
+	MOVQ(U32(uint32(lanes)), n)
+	some := t.first(n)
+	Label("square")
+	CMPQ(depth, n)
+	JGE(LabelRef("whole"))
+	TESTQ(depth, depth)
+	JLE(LabelRef("done"))
+	some.set(depth.(reg.GPVirtual))
+	Label("whole")
+	MOVQ(src, from)
+	in := make([]reg.VecVirtual, lanes)
+	for i := range in {
+		in[i] = t.register()
+		some.load(Mem{Base: from}, in[i])
+		if i < lanes-1 {
+			LEAQ(Mem{Base: from, Index: lineSrc, Scale: 1}, next)
+			CMPQ(lines, Imm(uint64(i+1)))
+			CMOVQGT(next, from)
 		}
 	}
-	Label("loop")
-	CMPQ(depth, Imm(uint64(lanes)))
-	JLT(LabelRef("tail"))
-	square(func(m Mem, r reg.VecVirtual) { VMOVUPS(m, r) })
+	for _, r := range t.transpose(in) {
+		VMOVUPS(r, Mem{Base: dst})
+		ADDQ(rowDst, dst)
+	}
 	ADDQ(Imm(uint64(t.width)), src)
-	SUBQ(Imm(uint64(lanes)), depth)
-	JMP(LabelRef("loop"))
-	Label("tail")
-	TESTQ(depth, depth)
-	JZ(LabelRef("done"))
-	square(t.first(depth.(reg.GPVirtual)).load)
+	SUBQ(n, depth)
+	JMP(LabelRef("square"))
 	Label("done")
 	VZEROUPPER()
 	RET()

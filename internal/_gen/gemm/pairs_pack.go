@@ -184,37 +184,34 @@ func transposePairs() {
 	after := GP64()
 	MOVQ(stride, after)
 	SHLQ(Imm(4), after)
-	tile := func(load func(m Mem, r reg.VecVirtual)) {
-		from, next := GP64(), GP64()
-		MOVQ(src, from)
-		in := make([]reg.VecVirtual, 16)
-		for i := range in {
-			in[i] = ZMM()
-			load(Mem{Base: from}, in[i])
-			PREFETCHT1(Mem{Base: from, Index: after, Scale: 1})
-			if i < 15 {
-				LEAQ(Mem{Base: from, Index: stride, Scale: 1}, next)
-				CMPQ(lines, Imm(uint64(i+1)))
-				CMOVQGT(next, from)
-			}
-		}
-		for i, r := range tiers[1].transpose(in) {
-			VMOVUPS(r, Mem{Base: dst, Disp: 64 * i})
-		}
-		ADDQ(Imm(64), src)
-		ADDQ(U32(stepBytes), dst)
-		SUBQ(Imm(stepDeep), depth)
-	}
+	from, next := GP64(), GP64()
+	k := words(constant(stepDeep))
 	Label("step")
 	CMPQ(depth, Imm(stepDeep))
-	JLT(LabelRef("rest"))
-	tile(func(m Mem, r reg.VecVirtual) { VMOVUPS(m, r) })
-	JMP(LabelRef("step"))
-	Label("rest")
+	JGE(LabelRef("whole"))
 	CMPQ(depth, Imm(0))
 	JLE(LabelRef("done"))
-	k := words(depth)
-	tile(func(m Mem, r reg.VecVirtual) { VMOVDQU16_Z(m, k, r) })
+	KMOVD(words(depth), k)
+	Label("whole")
+	MOVQ(src, from)
+	in := make([]reg.VecVirtual, 16)
+	for i := range in {
+		in[i] = ZMM()
+		VMOVDQU16_Z(Mem{Base: from}, k, in[i])
+		PREFETCHT1(Mem{Base: from, Index: after, Scale: 1})
+		if i < 15 {
+			LEAQ(Mem{Base: from, Index: stride, Scale: 1}, next)
+			CMPQ(lines, Imm(uint64(i+1)))
+			CMOVQGT(next, from)
+		}
+	}
+	for i, r := range tiers[1].transpose(in) {
+		VMOVUPS(r, Mem{Base: dst, Disp: 64 * i})
+	}
+	ADDQ(Imm(64), src)
+	ADDQ(U32(stepBytes), dst)
+	SUBQ(Imm(stepDeep), depth)
+	JMP(LabelRef("step"))
 	Label("done")
 	VZEROUPPER()
 	RET()

@@ -76,7 +76,14 @@ func number(r reg.GPPhysical) byte {
 func emit(comment string, prefix, v, opcode byte, rest ...byte) {
 	code := append([]byte{0xc4, 0xe2, (^v&15)<<3 | prefix, opcode}, rest...)
 	Comment(comment)
+	piece := func(name string, op operand.Op) {
+		Instruction(&ir.Instruction{Opcode: name, Operands: []operand.Op{op}})
+	}
+	for len(code) >= 4 {
+		piece("LONG", operand.U32(binary.LittleEndian.Uint32(code)))
+		code = code[4:]
+	}
 	for _, b := range code {
-		Instruction(&ir.Instruction{Opcode: "BYTE", Operands: []operand.Op{operand.U8(b)}})
+		piece("BYTE", operand.U8(b))
 	}
 }
