@@ -639,17 +639,17 @@ TEXT ·copyRowsAVX2(SB), NOSPLIT, $0-64
 	MOVQ piece+56(FP), DI
 	MOVQ BX, R8
 	SHLQ $0x03, R8
+	CMPQ kind+16(FP), $0x00
+	JNE  row1
 
-row:
+rowF32:
 	MOVQ CX, R9
 	MOVQ AX, R10
 	MOVQ cols+32(FP), R11
-	CMPQ kind+16(FP), $0x00
-	JNE  piece1
 
-pieceF32:
+rowF32Piece:
 	CMPQ       R11, $0x10
-	JLT        pieceF32Tail
+	JLT        rowF32Tail
 	PREFETCHT0 (R9)(R8*1)
 	VMOVUPS    (R9), Y0
 	VMOVUPS    Y0, (R10)
@@ -658,35 +658,46 @@ pieceF32:
 	ADDQ       $0x00000040, R9
 	ADDQ       DI, R10
 	SUBQ       $0x10, R11
-	JMP        pieceF32
+	JMP        rowF32Piece
 
-pieceF32Tail:
+rowF32Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x08
-	JLT        pieceF32Last
+	JLT        rowF32Last
 	VMOVUPS    (R9), Y0
 	VMOVUPS    Y0, (R10)
 	ADDQ       $0x20, R9
 	ADDQ       $0x20, R10
 	SUBQ       $0x08, R11
 
-pieceF32Last:
+rowF32Last:
 	TESTQ      R11, R11
-	JZ         next
+	JZ         rowF32Next
 	LEAQ       masks<>+32(SB), R12
 	NEGQ       R11
 	VMOVDQU    (R12)(R11*4), Y0
 	VMASKMOVPS (R9), Y0, Y0
 	VMOVUPS    Y0, (R10)
-	JMP        next
 
-piece1:
+rowF32Next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  rowF32
+	JMP  done
+
+row1:
 	CMPQ kind+16(FP), $0x01
-	JNE  piece2
+	JNE  row2
 
-pieceF16:
+rowF16:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+32(FP), R11
+
+rowF16Piece:
 	CMPQ       R11, $0x10
-	JLT        pieceF16Tail
+	JLT        rowF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VCVTPH2PS  (R9), Y0
 	VMOVUPS    Y0, (R10)
@@ -695,23 +706,23 @@ pieceF16:
 	ADDQ       $0x00000020, R9
 	ADDQ       DI, R10
 	SUBQ       $0x10, R11
-	JMP        pieceF16
+	JMP        rowF16Piece
 
-pieceF16Tail:
+rowF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x08
-	JLT        pieceF16Last
+	JLT        rowF16Last
 	VCVTPH2PS  (R9), Y0
 	VMOVUPS    Y0, (R10)
 	ADDQ       $0x10, R9
 	ADDQ       $0x20, R10
 	SUBQ       $0x08, R11
 
-pieceF16Last:
+rowF16Last:
 	TESTQ R11, R11
-	JZ    next
+	JZ    rowF16Next
 
-pieceF16Single:
+rowF16Single:
 	MOVWLZX   (R9), R12
 	VMOVD     R12, X0
 	VCVTPH2PS X0, X0
@@ -719,13 +730,24 @@ pieceF16Single:
 	ADDQ      $0x02, R9
 	ADDQ      $0x04, R10
 	DECQ      R11
-	JNZ       pieceF16Single
-	JMP       next
+	JNZ       rowF16Single
 
-piece2:
-pieceBF16:
+rowF16Next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  rowF16
+	JMP  done
+
+row2:
+rowBF16:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+32(FP), R11
+
+rowBF16Piece:
 	CMPQ       R11, $0x10
-	JLT        pieceBF16Tail
+	JLT        rowBF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VPMOVZXWD  (R9), Y0
 	VPSLLD     $0x10, Y0, Y0
@@ -736,12 +758,12 @@ pieceBF16:
 	ADDQ       $0x00000020, R9
 	ADDQ       DI, R10
 	SUBQ       $0x10, R11
-	JMP        pieceBF16
+	JMP        rowBF16Piece
 
-pieceBF16Tail:
+rowBF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x08
-	JLT        pieceBF16Last
+	JLT        rowBF16Last
 	VPMOVZXWD  (R9), Y0
 	VPSLLD     $0x10, Y0, Y0
 	VMOVUPS    Y0, (R10)
@@ -749,11 +771,11 @@ pieceBF16Tail:
 	ADDQ       $0x20, R10
 	SUBQ       $0x08, R11
 
-pieceBF16Last:
+rowBF16Last:
 	TESTQ R11, R11
-	JZ    next
+	JZ    rowBF16Next
 
-pieceBF16Single:
+rowBF16Single:
 	MOVWLZX   (R9), R12
 	VMOVD     R12, X0
 	VPMOVZXWD X0, X0
@@ -762,13 +784,15 @@ pieceBF16Single:
 	ADDQ      $0x02, R9
 	ADDQ      $0x04, R10
 	DECQ      R11
-	JNZ       pieceBF16Single
+	JNZ       rowBF16Single
 
-next:
+rowBF16Next:
 	ADDQ BX, CX
 	ADDQ SI, AX
 	DECQ DX
-	JNZ  row
+	JNZ  rowBF16
+
+done:
 	VZEROUPPER
 	RET
 
@@ -2743,17 +2767,17 @@ TEXT ·copyRowsAVX512(SB), NOSPLIT, $0-64
 	MOVQ piece+56(FP), DI
 	MOVQ BX, R8
 	SHLQ $0x03, R8
+	CMPQ kind+16(FP), $0x00
+	JNE  row1
 
-row:
+rowF32:
 	MOVQ CX, R9
 	MOVQ AX, R10
 	MOVQ cols+32(FP), R11
-	CMPQ kind+16(FP), $0x00
-	JNE  piece1
 
-pieceF32:
+rowF32Piece:
 	CMPQ       R11, $0x20
-	JLT        pieceF32Tail
+	JLT        rowF32Tail
 	PREFETCHT0 (R9)(R8*1)
 	PREFETCHT0 64(R9)(R8*1)
 	VMOVUPS    (R9), Z0
@@ -2763,21 +2787,21 @@ pieceF32:
 	ADDQ       $0x00000080, R9
 	ADDQ       DI, R10
 	SUBQ       $0x20, R11
-	JMP        pieceF32
+	JMP        rowF32Piece
 
-pieceF32Tail:
+rowF32Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x10
-	JLT        pieceF32Last
+	JLT        rowF32Last
 	VMOVUPS    (R9), Z0
 	VMOVUPS    Z0, (R10)
 	ADDQ       $0x40, R9
 	ADDQ       $0x40, R10
 	SUBQ       $0x10, R11
 
-pieceF32Last:
+rowF32Last:
 	TESTQ     R11, R11
-	JZ        next
+	JZ        rowF32Next
 	MOVQ      $0x0000ffff, R12
 	MOVQ      $0x00000010, R13
 	SUBQ      R11, R13
@@ -2785,15 +2809,26 @@ pieceF32Last:
 	KMOVW     R12, K1
 	VMOVUPS.Z (R9), K1, Z0
 	VMOVUPS   Z0, (R10)
-	JMP       next
 
-piece1:
+rowF32Next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  rowF32
+	JMP  done
+
+row1:
 	CMPQ kind+16(FP), $0x01
-	JNE  piece2
+	JNE  row2
 
-pieceF16:
+rowF16:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+32(FP), R11
+
+rowF16Piece:
 	CMPQ       R11, $0x20
-	JLT        pieceF16Tail
+	JLT        rowF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VCVTPH2PS  (R9), Z0
 	VMOVUPS    Z0, (R10)
@@ -2802,21 +2837,21 @@ pieceF16:
 	ADDQ       $0x00000040, R9
 	ADDQ       DI, R10
 	SUBQ       $0x20, R11
-	JMP        pieceF16
+	JMP        rowF16Piece
 
-pieceF16Tail:
+rowF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x10
-	JLT        pieceF16Last
+	JLT        rowF16Last
 	VCVTPH2PS  (R9), Z0
 	VMOVUPS    Z0, (R10)
 	ADDQ       $0x20, R9
 	ADDQ       $0x40, R10
 	SUBQ       $0x10, R11
 
-pieceF16Last:
+rowF16Last:
 	TESTQ       R11, R11
-	JZ          next
+	JZ          rowF16Next
 	MOVQ        $0x0000ffff, R12
 	MOVQ        $0x00000010, R13
 	SUBQ        R11, R13
@@ -2825,12 +2860,23 @@ pieceF16Last:
 	VMOVDQU16.Z (R9), K1, Y0
 	VCVTPH2PS   Y0, Z0
 	VMOVUPS     Z0, (R10)
-	JMP         next
 
-piece2:
-pieceBF16:
+rowF16Next:
+	ADDQ BX, CX
+	ADDQ SI, AX
+	DECQ DX
+	JNZ  rowF16
+	JMP  done
+
+row2:
+rowBF16:
+	MOVQ CX, R9
+	MOVQ AX, R10
+	MOVQ cols+32(FP), R11
+
+rowBF16Piece:
 	CMPQ       R11, $0x20
-	JLT        pieceBF16Tail
+	JLT        rowBF16Tail
 	PREFETCHT0 (R9)(R8*1)
 	VPMOVZXWD  (R9), Z0
 	VPSLLD     $0x10, Z0, Z0
@@ -2841,12 +2887,12 @@ pieceBF16:
 	ADDQ       $0x00000040, R9
 	ADDQ       DI, R10
 	SUBQ       $0x20, R11
-	JMP        pieceBF16
+	JMP        rowBF16Piece
 
-pieceBF16Tail:
+rowBF16Tail:
 	PREFETCHT0 (R9)(R8*1)
 	CMPQ       R11, $0x10
-	JLT        pieceBF16Last
+	JLT        rowBF16Last
 	VPMOVZXWD  (R9), Z0
 	VPSLLD     $0x10, Z0, Z0
 	VMOVUPS    Z0, (R10)
@@ -2854,9 +2900,9 @@ pieceBF16Tail:
 	ADDQ       $0x40, R10
 	SUBQ       $0x10, R11
 
-pieceBF16Last:
+rowBF16Last:
 	TESTQ       R11, R11
-	JZ          next
+	JZ          rowBF16Next
 	MOVQ        $0x0000ffff, R12
 	MOVQ        $0x00000010, R13
 	SUBQ        R11, R13
@@ -2867,11 +2913,13 @@ pieceBF16Last:
 	VPSLLD      $0x10, Z0, Z0
 	VMOVUPS     Z0, (R10)
 
-next:
+rowBF16Next:
 	ADDQ BX, CX
 	ADDQ SI, AX
 	DECQ DX
-	JNZ  row
+	JNZ  rowBF16
+
+done:
 	VZEROUPPER
 	RET
 

@@ -64,13 +64,13 @@ func (t tier) copyRows() {
 	r := t.register()
 	lanes := t.lanes()
 
-	Label("row")
-	MOVQ(src, from)
-	MOVQ(dst, to)
-	Load(Param("cols"), left)
-	eachElement("piece", "next", func(e element, label string) {
+	eachElement("row", "done", func(e element, label string) {
 		vector := e.size * lanes // bytes of src
 		Label(label)
+		MOVQ(src, from)
+		MOVQ(dst, to)
+		Load(Param("cols"), left)
+		Label(label + "Piece")
 		CMPQ(left, Imm(uint64(2*lanes)))
 		JLT(LabelRef(label + "Tail"))
 		for i := 0; i < 2*vector; i += 64 {
@@ -83,7 +83,7 @@ func (t tier) copyRows() {
 		ADDQ(U32(2*vector), from)
 		ADDQ(piece, to)
 		SUBQ(Imm(uint64(2*lanes)), left)
-		JMP(LabelRef(label))
+		JMP(LabelRef(label + "Piece"))
 
 		Label(label + "Tail")
 		PREFETCHT0(Mem{Base: from, Index: far, Scale: 1})
@@ -96,13 +96,14 @@ func (t tier) copyRows() {
 		SUBQ(Imm(uint64(lanes)), left)
 		Label(label + "Last")
 		TESTQ(left, left)
-		JZ(LabelRef("next"))
+		JZ(LabelRef(label + "Next"))
 		t.rest(e, label+"Single", from, to, left)
+		Label(label + "Next")
+		ADDQ(rowSrc, src)
+		ADDQ(rowDst, dst)
+		DECQ(rows)
+		JNZ(LabelRef(label))
 	})
-	ADDQ(rowSrc, src)
-	ADDQ(rowDst, dst)
-	DECQ(rows)
-	JNZ(LabelRef("row"))
 	VZEROUPPER()
 	RET()
 }
