@@ -9,6 +9,7 @@ require (
 	github.com/parquet-go/parquet-go v0.32.0
 	github.com/pierrec/lz4/v4 v4.1.21
 	github.com/stretchr/testify v1.12.1
+	github.com/ulikunitz/xz v0.5.17
 	github.com/x448/float16 v0.8.4
 	go.yaml.in/yaml/v3 v3.0.5
 	golang.org/x/sys v0.41.0
