@@ -143,6 +143,10 @@ type goldenCNN struct {
 		Name, DType string
 		Y, DX       []float32
 	}
+	Norms []struct {
+		Name                                          string
+		Y, DX, DGamma, DBeta, RunningMean, RunningVar []float32
+	}
 }
 
 func readGoldenCNN(t *testing.T) (all goldenCNN) {

@@ -1,6 +1,7 @@
 package fused
 
 import (
+	"errors"
 	"fmt"
 	"runtime"
 	"testing"
@@ -95,6 +96,57 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 			bytes := float64(n) * (layer.matrices*float64(dt.Size()) + layer.f32*4)
 			b.ReportMetric(100*bytes/best.Seconds()/peak, "%copy")
 		})
+	}
+}
+
+// BenchmarkImageNorms reports the time of norms of images of 64 channels and 56×56 positions, of the fastest round.
+func BenchmarkImageNorms(b *testing.B) {
+	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+		for _, last := range []bool{false, true} {
+			s := Image{32, 64, 56 * 56, last}
+			vec := func(n int) snug.View {
+				return kerneltest.PutFloats(b, kerneltest.Backend{}, dt, normals(newRand(1), dt, n, 0, 1)).View
+			}
+			f32 := func(n int) snug.View { return snug.SliceView(fill(n, 1)) }
+			x, y, dy, gamma, mean, rstd, m2, sums := vec(s.Len()), vec(s.Len()), vec(s.Len()), vec(64), f32(32*56*56), f32(32*56*56), f32(64), f32(128)
+			ws := f32(max(GroupNormWorkspaceLen(s), BatchNormWorkspaceLen(s), ChannelNormWorkspaceLen(s)))
+			stat := func(v snug.View, n int) snug.View { return span(v, 0, n) }
+			for _, layer := range []struct {
+				name string
+				run  func() error
+			}{
+				{"BatchNorm", func() error {
+					return errors.Join(BatchMoments(stat(mean, 64), m2, x, s, ws), BatchRstd(stat(rstd, 64), m2, 32*56*56, testEps),
+						BatchNorm(y, x, stat(mean, 64), stat(rstd, 64), gamma, gamma, s))
+				}},
+				{"BatchNormBackward", func() error {
+					return errors.Join(BatchNormSums(sums, m2, m2, dy, x, stat(mean, 64), stat(rstd, 64), s, snug.Into{}, ws),
+						BatchNormBackward(y, dy, x, stat(mean, 64), stat(rstd, 64), sums, gamma, s, 32*56*56, snug.Into{}))
+				}},
+				{"GroupNorm", func() error {
+					return GroupNorm(y, stat(mean, 32*32), stat(rstd, 32*32), x, gamma, gamma, s, 32, testEps, ws)
+				}},
+				{"GroupNormBackward", func() error {
+					return GroupNormBackward(y, m2, m2, dy, x, stat(mean, 32*32), stat(rstd, 32*32), gamma, s, 32, GradsInto{}, ws)
+				}},
+				{"ChannelNorm", func() error { return ChannelNorm(y, mean, rstd, x, gamma, gamma, s, testEps) }},
+				{"ChannelNormBackward", func() error {
+					return ChannelNormBackward(y, m2, m2, dy, x, mean, rstd, gamma, s, GradsInto{}, ws)
+				}},
+			} {
+				b.Run(fmt.Sprintf("%v/last=%v/%s", dt, last, layer.name), func(b *testing.B) {
+					best := time.Hour
+					for b.Loop() {
+						start := time.Now()
+						if err := layer.run(); err != nil {
+							b.Fatal(err)
+						}
+						best = min(best, time.Since(start))
+					}
+					b.ReportMetric(best.Seconds()*1000, "ms-best")
+				})
+			}
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package fused
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -24,6 +25,10 @@ type call struct {
 	teacher   CrossEntropy
 	gradScale float32
 	act       Activation
+	image     Image
+	groups    int
+	count     int
+	momentum  float32
 	router    Router
 	experts   []int32
 	perExpert []float32
@@ -37,7 +42,9 @@ const (
 var (
 	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup", "logits", "dlogits", "y", "kept"}
 	vocabByCols = []string{"table", "dtable", "w", "dw", "teacherW"}
-	perColumn   = []string{"gamma", "beta", "dgamma", "dbeta", "bias", "dbias"}
+	// what comes before a point tells operands of one name apart
+	perChannelOperands = []string{"channel.mean", "channel.rstd", "channel.m2", "channel.otherMean", "channel.otherM2", "channel.runningMean", "channel.runningVar"}
+	perColumn          = []string{"gamma", "beta", "dgamma", "dbeta", "bias", "dbias"}
 )
 
 // newCall returns a valid call with every operand filled with untouched.
@@ -47,7 +54,7 @@ func newCall() *call {
 		ids: []int32{0, 2, 4}, pos: []int32{0, 1, 1},
 		config: CrossEntropy{Vocab: errVocab, Cols: errCols}, teacher: CrossEntropy{Vocab: errVocab, Cols: errCols},
 		rotary: RotaryOptions{Heads: 2, Dim: errCols / 2},
-		act:    SiLU,
+		act:    SiLU, image: Image{errRows, errCols, 1, false}, groups: 1, count: 2,
 		router: Router{Experts: errCols, Chosen: 2}, experts: []int32{0, 1, 2, 3, 1, 0}, perExpert: make([]float32, errCols),
 	}
 	put := func(n int, names ...string) {
@@ -59,6 +66,8 @@ func newCall() *call {
 	put(errVocab*errCols, vocabByCols...)
 	put(errCols, perColumn...)
 	put(errCols, "sums")
+	put(errCols, perChannelOperands...)
+	put(2*errCols, "double.sums")
 	put(2*errRows, "weights", "dweights")
 	put(errRows, "mean", "rstd", "logp", "lse", "dlse")
 	put(errVocab, "Bias", "DBias")
@@ -82,6 +91,40 @@ var functions = map[string]func(c *call) error{
 	"RMSNorm": func(c *call) error { return RMSNorm(c.v["out"], c.v["rstd"], c.v["x"], c.v["gamma"], c.eps) },
 	"RMSNormBackward": func(c *call) error {
 		return RMSNormBackward(c.v["dx"], c.v["dgamma"], c.v["dy"], c.v["x"], c.v["rstd"], c.v["gamma"], GradsInto{Params: c.into}, c.v["ws"])
+	},
+	"GroupNorm": func(c *call) error {
+		return GroupNorm(c.v["out"], c.v["mean"], c.v["rstd"], c.v["x"], c.v["gamma"], c.v["beta"], c.image, c.groups, c.eps, c.v["ws"])
+	},
+	"GroupNormBackward": func(c *call) error {
+		return GroupNormBackward(c.v["dx"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["mean"], c.v["rstd"], c.v["gamma"], c.image, c.groups,
+			GradsInto{Params: c.into}, c.v["ws"])
+	},
+	"ChannelNorm": func(c *call) error {
+		return ChannelNorm(c.v["out"], c.v["mean"], c.v["rstd"], c.v["x"], c.v["gamma"], c.v["beta"], c.image, c.eps)
+	},
+	"ChannelNormBackward": func(c *call) error {
+		return ChannelNormBackward(c.v["dx"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["mean"], c.v["rstd"], c.v["gamma"], c.image,
+			GradsInto{Input: c.into}, c.v["ws"])
+	},
+	"BatchMoments": func(c *call) error {
+		return BatchMoments(c.v["channel.mean"], c.v["channel.m2"], c.v["x"], c.image, c.v["ws"])
+	},
+	"MergeMoments": func(c *call) error {
+		_, err := MergeMoments(c.v["channel.mean"], c.v["channel.m2"], c.count, c.v["channel.otherMean"], c.v["channel.otherM2"], c.count)
+		return err
+	},
+	"BatchRstd": func(c *call) error { return BatchRstd(c.v["channel.rstd"], c.v["channel.m2"], c.count, c.eps) },
+	"UpdateRunning": func(c *call) error {
+		return UpdateRunning(c.v["channel.runningMean"], c.v["channel.runningVar"], c.v["channel.mean"], c.v["channel.m2"], c.count, c.momentum)
+	},
+	"BatchNorm": func(c *call) error {
+		return BatchNorm(c.v["out"], c.v["x"], c.v["channel.mean"], c.v["channel.rstd"], c.v["gamma"], c.v["beta"], c.image)
+	},
+	"BatchNormSums": func(c *call) error {
+		return BatchNormSums(c.v["double.sums"], c.v["dgamma"], c.v["dbeta"], c.v["dy"], c.v["x"], c.v["channel.mean"], c.v["channel.rstd"], c.image, c.into, c.v["ws"])
+	},
+	"BatchNormBackward": func(c *call) error {
+		return BatchNormBackward(c.v["dx"], c.v["dy"], c.v["x"], c.v["channel.mean"], c.v["channel.rstd"], c.v["double.sums"], c.v["gamma"], c.image, c.count, c.into)
 	},
 	"Activate":         func(c *call) error { return Activate(c.v["out"], c.v["x"], c.act) },
 	"ActivateBackward": func(c *call) error { return ActivateBackward(c.v["dx"], c.v["dy"], c.v["kept"], c.act) },
@@ -164,6 +207,17 @@ var operands = map[string]struct{ floats, f32, optional []string }{
 	"RMSNormBackward":       {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "rstd", "ws"}, []string{"dgamma"}},
 	"Activate":              {[]string{"out", "x"}, nil, nil},
 	"ActivateBackward":      {[]string{"dx", "dy", "kept"}, nil, nil},
+	"GroupNorm":             {[]string{"out", "x", "gamma", "beta"}, []string{"mean", "rstd", "ws"}, nil},
+	"GroupNormBackward":     {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
+	"ChannelNorm":           {[]string{"out", "x", "gamma", "beta"}, []string{"mean", "rstd"}, nil},
+	"ChannelNormBackward":   {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
+	"BatchMoments":          {[]string{"x"}, []string{"channel.mean", "channel.m2", "ws"}, nil},
+	"MergeMoments":          {nil, []string{"channel.mean", "channel.m2", "channel.otherMean", "channel.otherM2"}, nil},
+	"BatchRstd":             {nil, []string{"channel.rstd", "channel.m2"}, nil},
+	"UpdateRunning":         {nil, []string{"channel.runningMean", "channel.runningVar", "channel.mean", "channel.m2"}, nil},
+	"BatchNorm":             {[]string{"out", "x", "gamma", "beta"}, []string{"channel.mean", "channel.rstd"}, nil},
+	"BatchNormSums":         {[]string{"dy", "x"}, []string{"double.sums", "dgamma", "dbeta", "channel.mean", "channel.rstd", "ws"}, nil},
+	"BatchNormBackward":     {[]string{"dx", "dy", "x", "gamma"}, []string{"channel.mean", "channel.rstd", "double.sums"}, []string{"double.sums"}},
 	"SwiGLU":                {[]string{"out", "gate", "up"}, nil, nil},
 	"SwiGLUBackward":        {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
 	"GeGLU":                 {[]string{"out", "gate", "up"}, nil, nil},
@@ -240,12 +294,12 @@ func TestWrongTypes(t *testing.T) {
 			}
 			c := newCall()
 			c.v[operand] = snug.SliceView(make([]int32, c.v[operand].Len()))
-			requireRefused(t, name, c, snug.ErrDType, name, operand, "i32")
+			requireRefused(t, name, c, snug.ErrDType, name, operandName(operand), "i32")
 		}
 		for _, operand := range o.f32 {
 			c := newCall()
 			c.v[operand] = snug.SliceView(make([]snug.Float16, c.v[operand].Len()))
-			requireRefused(t, name, c, snug.ErrDType, name, operand, "f16")
+			requireRefused(t, name, c, snug.ErrDType, name, operandName(operand), "f16")
 		}
 	}
 }
@@ -266,6 +320,9 @@ func TestWrongLengths(t *testing.T) {
 		}
 	}
 }
+
+// operandName returns an operand's name in errors.
+func operandName(operand string) string { return operand[strings.LastIndex(operand, ".")+1:] }
 
 // wrongLen returns a length that fits none of the functions.
 func wrongLen(operand string) int {
@@ -290,7 +347,10 @@ func TestWrongDevices(t *testing.T) {
 }
 
 // hostOnly are the functions without kernels for other devices.
-var hostOnly = []string{"Activate", "ActivateBackward"}
+var hostOnly = []string{
+	"Activate", "ActivateBackward", "GroupNorm", "GroupNormBackward", "ChannelNorm", "ChannelNormBackward", "BatchMoments", "MergeMoments",
+	"BatchRstd", "UpdateRunning", "BatchNorm", "BatchNormSums", "BatchNormBackward",
+}
 
 func TestHostOnly(t *testing.T) {
 	dev := kerneltest.Backends(t)[2].Dev
@@ -314,6 +374,10 @@ func TestWrongConfiguration(t *testing.T) {
 		for name, set := range map[string]func(c *call){
 			"LayerNorm":            func(c *call) { c.eps = bad },
 			"RMSNorm":              func(c *call) { c.eps = bad },
+			"GroupNorm":            func(c *call) { c.eps = bad },
+			"ChannelNorm":          func(c *call) { c.eps = bad },
+			"BatchRstd":            func(c *call) { c.eps = bad },
+			"UpdateRunning":        func(c *call) { c.momentum = bad },
 			"Dropout":              func(c *call) { c.mask.P = bad },
 			"DropoutBackward":      func(c *call) { c.mask.P = bad },
 			"EmbeddingBackward":    func(c *call) { c.gradScale = bad },
@@ -329,7 +393,8 @@ func TestWrongConfiguration(t *testing.T) {
 				requireRefused(t, name, c, snug.ErrConfig, name)
 			})
 		}
-		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "BiasGELUErfBackward", "BiasAddBackward", "CrossEntropyBackward", "LogProbsBackward", "DistillBackward"} {
+		for _, name := range []string{"LayerNormBackward", "LayerNormBackward params", "RMSNormBackward", "BiasGELUBackward", "BiasGELUErfBackward", "BiasAddBackward", "GroupNormBackward",
+			"ChannelNormBackward", "BatchNormSums", "BatchNormBackward", "CrossEntropyBackward", "LogProbsBackward", "DistillBackward"} {
 			for _, into := range []snug.Into{{Alpha: bad}, {Beta: bad}} {
 				c := newCall()
 				c.into = into
@@ -403,6 +468,37 @@ func TestWrongConfiguration(t *testing.T) {
 			requireRefused(t, name, c, snug.ErrShape, "Weights has", "each of 3 ")
 		}
 	}
+}
+
+func TestWrongImages(t *testing.T) {
+	shapes := []Image{{}, {-1, errCols, 1, false}, {errRows, 0, 1, false}, {errRows, errCols, 0, false}, {errRows, -errCols, -1, true}, {errRows, errCols, 2, true},
+		{math.MaxInt, errCols, 1, false}, {errRows, math.MaxInt, math.MaxInt, true}}
+	for _, name := range []string{"GroupNorm", "GroupNormBackward", "ChannelNorm", "ChannelNormBackward", "BatchMoments", "BatchNorm", "BatchNormSums", "BatchNormBackward"} {
+		for _, s := range shapes {
+			c := newCall()
+			c.image = s
+			requireRefused(t, name, c, snug.ErrShape, name)
+		}
+	}
+	for _, groups := range []int{0, -1, 3, math.MaxInt, math.MinInt} {
+		for _, name := range []string{"GroupNorm", "GroupNormBackward"} {
+			c := newCall()
+			c.groups = groups
+			requireRefused(t, name, c, snug.ErrShape, name, "groups")
+		}
+	}
+	for name, least := range map[string]int{"MergeMoments": 0, "BatchRstd": 1, "BatchNormBackward": 1, "UpdateRunning": 2} {
+		for _, count := range []int{least - 1, math.MinInt} {
+			c := newCall()
+			c.count = count
+			requireRefused(t, name, c, snug.ErrShape, name, "count")
+		}
+	}
+	c := newCall()
+	c.count = math.MaxInt
+	requireRefused(t, "MergeMoments", c, snug.ErrShape, "fewer")
+	c.momentum = 1.5
+	requireRefused(t, "UpdateRunning", c, snug.ErrConfig, "0 to 1")
 }
 
 func TestWrongIndices(t *testing.T) {

@@ -54,6 +54,56 @@ func ExampleLayerNormBackward() {
 }
 
 //check:in tiers race
+func ExampleGroupNorm() {
+	s := fused.Image{Batch: 1, Channels: 4, Positions: 2}
+	x := []float32{1, 2, 3, 4, 10, 20, 30, 40} // 4 channels of 2 positions
+	gamma, beta := []float32{1, 1, 1, 2}, []float32{0, 0, 0, 0}
+	out, mean, rstd := make([]float32, 8), make([]float32, 2), make([]float32, 2)
+	ws := make([]float32, fused.GroupNormWorkspaceLen(s))
+	if err := fused.GroupNorm(out, mean, rstd, x, gamma, beta, s, 2, 1e-5, ws); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.2f\n%.1f\n", out, mean)
+	// Output:
+	// [-1.34 -0.45 0.45 1.34 -1.34 -0.45 0.89 2.68]
+	// [2.5 25.0]
+}
+
+// A step of training and an evaluation.
+//
+//check:in tiers race
+func ExampleBatchNorm() {
+	s := fused.Image{Batch: 2, Channels: 1, Positions: 2}
+	x, dy := []float32{1, 2, 3, 4}, []float32{1, 0, 0, 0}
+	gamma, beta := []float32{2}, []float32{1}
+	runningMean, runningVar := []float32{0}, []float32{1}
+	out, mean, m2, rstd := make([]float32, 4), make([]float32, 1), make([]float32, 1), make([]float32, 1)
+	ws, n := make([]float32, fused.BatchNormWorkspaceLen(s)), s.Batch*s.Positions
+	err := errors.Join(
+		fused.BatchMoments(mean, m2, x, s, ws),
+		fused.BatchRstd(rstd, m2, n, 1e-5),
+		fused.BatchNorm(out, x, mean, rstd, gamma, beta, s),
+		fused.UpdateRunning(runningMean, runningVar, mean, m2, n, 0.1))
+	fmt.Printf("%.2f, running %.2f %.3f\n", out, runningMean, runningVar)
+
+	dx, sums, dgamma, dbeta := make([]float32, 4), make([]float32, 2), make([]float32, 1), make([]float32, 1)
+	err = errors.Join(err,
+		fused.BatchNormSums(sums, dgamma, dbeta, dy, x, mean, rstd, s, snug.Into{}, ws),
+		fused.BatchNormBackward(dx, dy, x, mean, rstd, sums, gamma, s, n, snug.Into{}))
+	fmt.Printf("%.2f %.2f %.2f\n", dx, dgamma, dbeta)
+
+	err = errors.Join(err,
+		fused.BatchRstd(rstd, runningVar, 1, 1e-5),
+		fused.BatchNorm(out, x, runningMean, rstd, gamma, beta, s))
+	fmt.Printf("%.2f %v\n", out, err)
+	// Output:
+	// [-1.68 0.11 1.89 3.68], running [0.25] [1.067]
+	// [0.54 -0.72 -0.18 0.36] [-1.34] [1.00]
+	// [2.45 4.39 6.33 8.26] <nil>
+}
+
+//check:in tiers race
 func ExampleActivate() {
 	x := []float32{-2, -1, 0, 3, 8}
 	if err := fused.Activate(x, x, fused.ReLU6); err != nil { // in place: backward takes the output

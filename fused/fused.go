@@ -7,6 +7,9 @@
 //	function       keeps for backward, in addition to its input x
 //	LayerNorm      8 bytes a row: mean and 1/σ
 //	RMSNorm        4 bytes a row: 1/rms
+//	GroupNorm      8 bytes a group of an image: mean and 1/σ
+//	BatchNorm      8 bytes a channel: mean and 1/σ
+//	ChannelNorm    8 bytes a position: mean and 1/σ
 //	BiasAdd        nothing, not even its input
 //	BiasGELU,
 //	BiasGELUErf    nothing
@@ -30,6 +33,9 @@
 //
 // [Route], [Group], [AddRows] and [AuxLoss] are the parts of a mixture of experts other than the matrix products of the
 // experts. The example of Route joins them.
+//
+// Functions of an [Image] take activations of convolutions, with the channels first or last, as package conv has them. These
+// functions and [Activate] run on the CPU; operands on another device give [snug.ErrDevice].
 //
 // # Types
 //

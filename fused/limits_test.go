@@ -75,6 +75,11 @@ func (c *call) spoil(t *rapid.T) {
 	if odd("activation") {
 		c.act = rapid.SampledFrom([]Activation{0, ReLU, Tanh, LeakyReLU(1), LeakyReLU(float32(math.NaN())), leakyReLU + 1}).Draw(t, "activation")
 	}
+	size("Batch", &c.image.Batch)
+	size("Channels", &c.image.Channels)
+	size("Positions", &c.image.Positions)
+	size("groups", &c.groups)
+	size("count", &c.count)
 	size("Heads", &c.rotary.Heads)
 	size("Dim", &c.rotary.Dim)
 	size("Turned", &c.rotary.Turned)
@@ -166,6 +171,10 @@ func TestZeroValues(t *testing.T) {
 		RMSNorm[snug.View, snug.View], RMSNormBackward[snug.View, snug.View, snug.View], Rotary[snug.View, snug.View], RotaryBackward[snug.View, snug.View],
 		Router{}, Route[snug.View, snug.View], RouteBackward[snug.View, snug.View], AddScores[snug.View, snug.View], AuxLoss, UpdateBias, Group,
 		AddRows[snug.View, snug.View], AddRowsBackward[snug.View, snug.View], ClampedSwiGLU[snug.View], ClampedSwiGLUBackward[snug.View],
+		Image{}, GroupNorm[snug.View, snug.View], GroupNormBackward[snug.View, snug.View, snug.View], GroupNormWorkspaceLen, ChannelNorm[snug.View, snug.View],
+		ChannelNormBackward[snug.View, snug.View, snug.View], ChannelNormWorkspaceLen, BatchNorm[snug.View, snug.View], BatchMoments[snug.View, snug.View],
+		MergeMoments[snug.View], BatchRstd[snug.View], UpdateRunning[snug.View], BatchNormSums[snug.View, snug.View, snug.View],
+		BatchNormBackward[snug.View, snug.View], BatchNormWorkspaceLen,
 		Activation(0), ReLU, LeakyReLU, Activate[[]float32], Activate[snug.View], ActivateBackward[snug.View],
 		SwiGLU[snug.View], SwiGLUBackward[snug.View], GeGLU[snug.View], GeGLUBackward[snug.View],
 	)

@@ -254,6 +254,46 @@ func rmsNormGradAVX2(dx []float32, dgamma []float32, dy []float32, x []float32, 
 //go:noescape
 func dropoutAVX2(dst []float32, src []float32, words []uint32, threshold uint32, scale float32, stream bool)
 
+// centeredSumsAVX2 is centeredSums, on vectors.
+//
+//go:noescape
+func centeredSumsAVX2(x []float32, center float32) (sum float32, squares float32)
+
+// centeredDotsAVX2 is centeredDots, on vectors.
+//
+//go:noescape
+func centeredDotsAVX2(dy []float32, x []float32, center float32) (sum float32, dot float32)
+
+// affineAVX2 is affine, on vectors.
+//
+//go:noescape
+func affineAVX2(dst []float32, x []float32, center float32, scale float32, shift float32, stream bool)
+
+// affineGradAVX2 is affineGrad, on vectors.
+//
+//go:noescape
+func affineGradAVX2(dx []float32, dy []float32, x []float32, center float32, a float32, b float32, c float32, beta float32, stream bool)
+
+// columnSumsAVX2 is columnSums, on vectors.
+//
+//go:noescape
+func columnSumsAVX2(sum []float32, squares []float32, x []float32, center []float32)
+
+// columnDotsAVX2 is columnDots, on vectors.
+//
+//go:noescape
+func columnDotsAVX2(sum []float32, dot []float32, dy []float32, x []float32, center []float32)
+
+// columnAffineAVX2 is columnAffine, on vectors.
+//
+//go:noescape
+func columnAffineAVX2(dst []float32, x []float32, center []float32, scale []float32, shift []float32, stream bool)
+
+// columnAffineGradAVX2 is columnAffineGrad, on vectors.
+//
+//go:noescape
+func columnAffineGradAVX2(dx []float32, dy []float32, x []float32, center []float32, a []float32, b []float32, c []float32, beta float32, stream bool)
+
 // rotateAVX2 is rotate, on vectors.
 //
 //go:noescape
@@ -383,6 +423,46 @@ func dropoutAVX512(dst []float32, src []float32, words []uint32, threshold uint3
 //
 //go:noescape
 func dropoutDrawnAVX512(dst []float32, src []float32, seed uint64, tensor uint64, first uint64, threshold uint32, scale float32, stream bool)
+
+// centeredSumsAVX512 is centeredSums, on vectors.
+//
+//go:noescape
+func centeredSumsAVX512(x []float32, center float32) (sum float32, squares float32)
+
+// centeredDotsAVX512 is centeredDots, on vectors.
+//
+//go:noescape
+func centeredDotsAVX512(dy []float32, x []float32, center float32) (sum float32, dot float32)
+
+// affineAVX512 is affine, on vectors.
+//
+//go:noescape
+func affineAVX512(dst []float32, x []float32, center float32, scale float32, shift float32, stream bool)
+
+// affineGradAVX512 is affineGrad, on vectors.
+//
+//go:noescape
+func affineGradAVX512(dx []float32, dy []float32, x []float32, center float32, a float32, b float32, c float32, beta float32, stream bool)
+
+// columnSumsAVX512 is columnSums, on vectors.
+//
+//go:noescape
+func columnSumsAVX512(sum []float32, squares []float32, x []float32, center []float32)
+
+// columnDotsAVX512 is columnDots, on vectors.
+//
+//go:noescape
+func columnDotsAVX512(sum []float32, dot []float32, dy []float32, x []float32, center []float32)
+
+// columnAffineAVX512 is columnAffine, on vectors.
+//
+//go:noescape
+func columnAffineAVX512(dst []float32, x []float32, center []float32, scale []float32, shift []float32, stream bool)
+
+// columnAffineGradAVX512 is columnAffineGrad, on vectors.
+//
+//go:noescape
+func columnAffineGradAVX512(dx []float32, dy []float32, x []float32, center []float32, a []float32, b []float32, c []float32, beta float32, stream bool)
 
 // rotateAVX512 is rotate, on vectors.
 //

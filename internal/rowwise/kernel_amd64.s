@@ -5950,6 +5950,892 @@ mainDone:
 	VZEROUPPER
 	RET
 
+// func centeredSumsAVX2(x []float32, center float32) (sum float32, squares float32)
+// Requires: AVX, CMOV, FMA3, SSE
+TEXT ·centeredSumsAVX2(SB), NOSPLIT, $0-40
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	XORQ         DX, DX
+	VBROADCASTSS center+24(FP), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	XORL         DX, DX
+
+mainUnit:
+	CMPQ        CX, $0x00000010
+	JLT         mainTail
+	VMOVUPS     (AX)(DX*4), Y5
+	VMOVUPS     32(AX)(DX*4), Y6
+	VSUBPS      Y0, Y5, Y5
+	VSUBPS      Y0, Y6, Y6
+	VADDPS      Y5, Y1, Y1
+	VFMADD231PS Y5, Y5, Y3
+	VADDPS      Y6, Y2, Y2
+	VFMADD231PS Y6, Y6, Y4
+	ADDQ        $0x00000010, DX
+	SUBQ        $0x00000010, CX
+	JMP         mainUnit
+
+mainTail:
+	TESTQ       CX, CX
+	JZ          mainDone
+	MOVL        $0x00000008, SI
+	XORL        DI, DI
+	MOVQ        CX, BX
+	CMPQ        BX, SI
+	CMOVQGT     SI, BX
+	SUBQ        SI, CX
+	CMOVQLT     DI, CX
+	LEAQ        (DX)(BX*1), SI
+	LEAQ        laneMasks<>+0(SB), DI
+	NEGQ        BX
+	VMOVDQU     32(DI)(BX*4), Y5
+	LEAQ        laneMasks<>+0(SB), BX
+	NEGQ        CX
+	VMOVDQU     32(BX)(CX*4), Y6
+	VMASKMOVPS  (AX)(DX*4), Y5, Y7
+	VMASKMOVPS  (AX)(SI*4), Y6, Y8
+	VSUBPS      Y0, Y7, Y7
+	VSUBPS      Y0, Y8, Y8
+	VANDPS      Y5, Y7, Y7
+	VANDPS      Y6, Y8, Y8
+	VADDPS      Y7, Y1, Y1
+	VFMADD231PS Y7, Y7, Y3
+	VADDPS      Y8, Y2, Y2
+	VFMADD231PS Y8, Y8, Y4
+
+mainDone:
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X1
+	VPERMILPS    $0x4e, X1, X0
+	VADDPS       X0, X1, X1
+	VPERMILPS    $0xb1, X1, X0
+	VADDPS       X0, X1, X1
+	VADDPS       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPS       X0, X3, X3
+	VPERMILPS    $0x4e, X3, X0
+	VADDPS       X0, X3, X3
+	VPERMILPS    $0xb1, X3, X0
+	VADDPS       X0, X3, X3
+	VZEROUPPER
+	MOVSS        X1, sum+32(FP)
+	MOVSS        X3, squares+36(FP)
+	RET
+
+// func centeredDotsAVX2(dy []float32, x []float32, center float32) (sum float32, dot float32)
+// Requires: AVX, CMOV, FMA3, MMX+, SSE
+TEXT ·centeredDotsAVX2(SB), NOSPLIT, $0-64
+	MOVQ         dy_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dy_len+8(FP), DX
+	XORQ         BX, BX
+	VBROADCASTSS center+48(FP), Y0
+	VXORPS       Y1, Y1, Y1
+	VXORPS       Y2, Y2, Y2
+	VXORPS       Y3, Y3, Y3
+	VXORPS       Y4, Y4, Y4
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ        DX, $0x00000010
+	JLT         mainTail
+	VMOVUPS     (CX)(BX*4), Y5
+	VMOVUPS     32(CX)(BX*4), Y6
+	PREFETCHT1  4096(CX)(BX*4)
+	VSUBPS      Y0, Y5, Y5
+	VSUBPS      Y0, Y6, Y6
+	VMOVUPS     (AX)(BX*4), Y7
+	VMOVUPS     32(AX)(BX*4), Y8
+	PREFETCHT1  4096(AX)(BX*4)
+	VADDPS      Y7, Y1, Y1
+	VFMADD231PS Y5, Y7, Y3
+	VADDPS      Y8, Y2, Y2
+	VFMADD231PS Y6, Y8, Y4
+	ADDQ        $0x00000010, BX
+	SUBQ        $0x00000010, DX
+	JMP         mainUnit
+
+mainTail:
+	TESTQ       DX, DX
+	JZ          mainDone
+	MOVL        $0x00000008, DI
+	XORL        R8, R8
+	MOVQ        DX, SI
+	CMPQ        SI, DI
+	CMOVQGT     DI, SI
+	SUBQ        DI, DX
+	CMOVQLT     R8, DX
+	LEAQ        (BX)(SI*1), DI
+	LEAQ        laneMasks<>+0(SB), R8
+	NEGQ        SI
+	VMOVDQU     32(R8)(SI*4), Y5
+	LEAQ        laneMasks<>+0(SB), SI
+	NEGQ        DX
+	VMOVDQU     32(SI)(DX*4), Y6
+	VMASKMOVPS  (CX)(BX*4), Y5, Y7
+	VMASKMOVPS  (CX)(DI*4), Y6, Y8
+	VSUBPS      Y0, Y7, Y7
+	VSUBPS      Y0, Y8, Y8
+	VMASKMOVPS  (AX)(BX*4), Y5, Y0
+	VMASKMOVPS  (AX)(DI*4), Y6, Y9
+	VANDPS      Y5, Y7, Y7
+	VANDPS      Y6, Y8, Y8
+	VADDPS      Y0, Y1, Y1
+	VFMADD231PS Y7, Y0, Y3
+	VADDPS      Y9, Y2, Y2
+	VFMADD231PS Y8, Y9, Y4
+
+mainDone:
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X0
+	VADDPS       X0, X1, X1
+	VPERMILPS    $0x4e, X1, X0
+	VADDPS       X0, X1, X1
+	VPERMILPS    $0xb1, X1, X0
+	VADDPS       X0, X1, X1
+	VADDPS       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X0
+	VADDPS       X0, X3, X3
+	VPERMILPS    $0x4e, X3, X0
+	VADDPS       X0, X3, X3
+	VPERMILPS    $0xb1, X3, X0
+	VADDPS       X0, X3, X3
+	VZEROUPPER
+	MOVSS        X1, sum+56(FP)
+	MOVSS        X3, dot+60(FP)
+	RET
+
+// func affineAVX2(dst []float32, x []float32, center float32, scale float32, shift float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·affineAVX2(SB), NOSPLIT, $0-61
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+60(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS center+48(FP), Y0
+	VBROADCASTSS scale+52(FP), Y1
+	VBROADCASTSS shift+56(FP), Y2
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Y3
+	VMOVUPS    32(CX)(BX*4), Y4
+	PREFETCHT1 4096(CX)(BX*4)
+	VSUBPS     Y0, Y3, Y3
+	VSUBPS     Y0, Y4, Y4
+	VMULPS     Y1, Y3, Y3
+	VMULPS     Y1, Y4, Y4
+	VADDPS     Y2, Y3, Y3
+	VADDPS     Y2, Y4, Y4
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Y3, (AX)(BX*4)
+	VMOVNTPS   Y4, 32(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y3, (AX)(BX*4)
+	VMOVUPS Y4, 32(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000010, BX
+	SUBQ $0x00000010, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      DX, DX
+	JZ         mainDone
+	MOVL       $0x00000008, DI
+	XORL       R8, R8
+	MOVQ       DX, SI
+	CMPQ       SI, DI
+	CMOVQGT    DI, SI
+	SUBQ       DI, DX
+	CMOVQLT    R8, DX
+	LEAQ       (BX)(SI*1), DI
+	LEAQ       laneMasks<>+0(SB), R8
+	NEGQ       SI
+	VMOVDQU    32(R8)(SI*4), Y3
+	LEAQ       laneMasks<>+0(SB), SI
+	NEGQ       DX
+	VMOVDQU    32(SI)(DX*4), Y4
+	VMASKMOVPS (CX)(BX*4), Y3, Y5
+	VMASKMOVPS (CX)(DI*4), Y4, Y6
+	VSUBPS     Y0, Y5, Y5
+	VSUBPS     Y0, Y6, Y6
+	VMULPS     Y1, Y5, Y5
+	VMULPS     Y1, Y6, Y6
+	VADDPS     Y2, Y5, Y5
+	VADDPS     Y2, Y6, Y6
+	VMASKMOVPS Y5, Y3, (AX)(BX*4)
+	VMASKMOVPS Y6, Y4, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func affineGradAVX2(dx []float32, dy []float32, x []float32, center float32, a float32, b float32, c float32, beta float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·affineGradAVX2(SB), NOSPLIT, $0-93
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+92(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS center+72(FP), Y0
+	VBROADCASTSS a+76(FP), Y1
+	VBROADCASTSS b+80(FP), Y2
+	VBROADCASTSS c+84(FP), Y3
+	VBROADCASTSS beta+88(FP), Y4
+	VMOVD        X4, SI
+	ADDL         SI, SI
+	JNZ          add
+	XORL         SI, SI
+
+setUnit:
+	CMPQ       BX, $0x00000010
+	JLT        setTail
+	VMOVUPS    (DX)(SI*4), Y4
+	VMOVUPS    32(DX)(SI*4), Y5
+	PREFETCHT1 4096(DX)(SI*4)
+	VSUBPS     Y0, Y4, Y4
+	VSUBPS     Y0, Y5, Y5
+	VMULPS     Y2, Y4, Y4
+	VMULPS     Y2, Y5, Y5
+	VMOVUPS    (CX)(SI*4), Y6
+	VMOVUPS    32(CX)(SI*4), Y7
+	PREFETCHT1 4096(CX)(SI*4)
+	VMULPS     Y1, Y6, Y6
+	VMULPS     Y1, Y7, Y7
+	VADDPS     Y4, Y6, Y6
+	VADDPS     Y5, Y7, Y7
+	VADDPS     Y3, Y6, Y6
+	VADDPS     Y3, Y7, Y7
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Y6, (AX)(SI*4)
+	VMOVNTPS   Y7, 32(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y6, (AX)(SI*4)
+	VMOVUPS Y7, 32(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  setUnit
+
+setTail:
+	TESTQ      BX, BX
+	JZ         setDone
+	MOVL       $0x00000008, R8
+	XORL       R9, R9
+	MOVQ       BX, DI
+	CMPQ       DI, R8
+	CMOVQGT    R8, DI
+	SUBQ       R8, BX
+	CMOVQLT    R9, BX
+	LEAQ       (SI)(DI*1), R8
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y4
+	LEAQ       laneMasks<>+0(SB), DI
+	NEGQ       BX
+	VMOVDQU    32(DI)(BX*4), Y5
+	VMASKMOVPS (DX)(SI*4), Y4, Y6
+	VMASKMOVPS (DX)(R8*4), Y5, Y7
+	VSUBPS     Y0, Y6, Y6
+	VSUBPS     Y0, Y7, Y7
+	VMULPS     Y2, Y6, Y6
+	VMULPS     Y2, Y7, Y7
+	VMASKMOVPS (CX)(SI*4), Y4, Y0
+	VMASKMOVPS (CX)(R8*4), Y5, Y2
+	VMULPS     Y1, Y0, Y0
+	VMULPS     Y1, Y2, Y2
+	VADDPS     Y6, Y0, Y0
+	VADDPS     Y7, Y2, Y2
+	VADDPS     Y3, Y0, Y0
+	VADDPS     Y3, Y2, Y2
+	VMASKMOVPS Y0, Y4, (AX)(SI*4)
+	VMASKMOVPS Y2, Y5, (AX)(R8*4)
+
+setDone:
+	VZEROUPPER
+	RET
+
+add:
+	XORL SI, SI
+
+addUnit:
+	CMPQ       BX, $0x00000010
+	JLT        addTail
+	VMOVUPS    (DX)(SI*4), Y5
+	VMOVUPS    32(DX)(SI*4), Y6
+	PREFETCHT1 4096(DX)(SI*4)
+	VSUBPS     Y0, Y5, Y5
+	VSUBPS     Y0, Y6, Y6
+	VMULPS     Y2, Y5, Y5
+	VMULPS     Y2, Y6, Y6
+	VMOVUPS    (CX)(SI*4), Y7
+	VMOVUPS    32(CX)(SI*4), Y8
+	PREFETCHT1 4096(CX)(SI*4)
+	VMULPS     Y1, Y7, Y7
+	VMULPS     Y1, Y8, Y8
+	VADDPS     Y5, Y7, Y7
+	VADDPS     Y6, Y8, Y8
+	VADDPS     Y3, Y7, Y7
+	VADDPS     Y3, Y8, Y8
+	VMOVUPS    (AX)(SI*4), Y5
+	VMOVUPS    32(AX)(SI*4), Y6
+	VMULPS     Y4, Y5, Y5
+	VMULPS     Y4, Y6, Y6
+	VADDPS     Y7, Y5, Y5
+	VADDPS     Y8, Y6, Y6
+	TESTL      DI, DI
+	JZ         cached2
+	VMOVNTPS   Y5, (AX)(SI*4)
+	VMOVNTPS   Y6, 32(AX)(SI*4)
+	JMP        stored2
+
+cached2:
+	VMOVUPS Y5, (AX)(SI*4)
+	VMOVUPS Y6, 32(AX)(SI*4)
+
+stored2:
+	ADDQ $0x00000010, SI
+	SUBQ $0x00000010, BX
+	JMP  addUnit
+
+addTail:
+	TESTQ      BX, BX
+	JZ         addDone
+	MOVL       $0x00000008, R8
+	XORL       R9, R9
+	MOVQ       BX, DI
+	CMPQ       DI, R8
+	CMOVQGT    R8, DI
+	SUBQ       R8, BX
+	CMOVQLT    R9, BX
+	LEAQ       (SI)(DI*1), R8
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y5
+	LEAQ       laneMasks<>+0(SB), DI
+	NEGQ       BX
+	VMOVDQU    32(DI)(BX*4), Y6
+	VMASKMOVPS (DX)(SI*4), Y5, Y7
+	VMASKMOVPS (DX)(R8*4), Y6, Y8
+	VSUBPS     Y0, Y7, Y7
+	VSUBPS     Y0, Y8, Y8
+	VMULPS     Y2, Y7, Y7
+	VMULPS     Y2, Y8, Y8
+	VMASKMOVPS (CX)(SI*4), Y5, Y0
+	VMASKMOVPS (CX)(R8*4), Y6, Y2
+	VMULPS     Y1, Y0, Y0
+	VMULPS     Y1, Y2, Y2
+	VADDPS     Y7, Y0, Y0
+	VADDPS     Y8, Y2, Y2
+	VADDPS     Y3, Y0, Y0
+	VADDPS     Y3, Y2, Y2
+	VMASKMOVPS (AX)(SI*4), Y5, Y1
+	VMASKMOVPS (AX)(R8*4), Y6, Y3
+	VMULPS     Y4, Y1, Y1
+	VMULPS     Y4, Y3, Y3
+	VADDPS     Y0, Y1, Y1
+	VADDPS     Y2, Y3, Y3
+	VMASKMOVPS Y1, Y5, (AX)(SI*4)
+	VMASKMOVPS Y3, Y6, (AX)(R8*4)
+
+addDone:
+	VZEROUPPER
+	RET
+
+// func columnSumsAVX2(sum []float32, squares []float32, x []float32, center []float32)
+// Requires: AVX, CMOV
+TEXT ·columnSumsAVX2(SB), NOSPLIT, $0-96
+	MOVQ x_base+48(FP), AX
+	MOVQ sum_base+0(FP), CX
+	MOVQ squares_base+24(FP), DX
+	MOVQ center_base+72(FP), BX
+	MOVQ x_len+56(FP), SI
+	XORQ DI, DI
+	XORL DI, DI
+
+mainUnit:
+	CMPQ    SI, $0x00000010
+	JLT     mainTail
+	VMOVUPS (AX)(DI*4), Y0
+	VMOVUPS 32(AX)(DI*4), Y1
+	VMOVUPS (BX)(DI*4), Y2
+	VMOVUPS 32(BX)(DI*4), Y3
+	VSUBPS  Y2, Y0, Y0
+	VSUBPS  Y3, Y1, Y1
+	VMOVUPS (CX)(DI*4), Y2
+	VMOVUPS 32(CX)(DI*4), Y3
+	VADDPS  Y0, Y2, Y2
+	VADDPS  Y1, Y3, Y3
+	VMOVUPS Y2, (CX)(DI*4)
+	VMOVUPS Y3, 32(CX)(DI*4)
+	VMULPS  Y0, Y0, Y0
+	VMULPS  Y1, Y1, Y1
+	VMOVUPS (DX)(DI*4), Y2
+	VMOVUPS 32(DX)(DI*4), Y3
+	VADDPS  Y2, Y0, Y0
+	VADDPS  Y3, Y1, Y1
+	VMOVUPS Y0, (DX)(DI*4)
+	VMOVUPS Y1, 32(DX)(DI*4)
+	ADDQ    $0x00000010, DI
+	SUBQ    $0x00000010, SI
+	JMP     mainUnit
+
+mainTail:
+	TESTQ      SI, SI
+	JZ         mainDone
+	MOVL       $0x00000008, R9
+	XORL       R10, R10
+	MOVQ       SI, R8
+	CMPQ       R8, R9
+	CMOVQGT    R9, R8
+	SUBQ       R9, SI
+	CMOVQLT    R10, SI
+	LEAQ       (DI)(R8*1), R9
+	LEAQ       laneMasks<>+0(SB), R10
+	NEGQ       R8
+	VMOVDQU    32(R10)(R8*4), Y0
+	LEAQ       laneMasks<>+0(SB), R8
+	NEGQ       SI
+	VMOVDQU    32(R8)(SI*4), Y1
+	VMASKMOVPS (AX)(DI*4), Y0, Y2
+	VMASKMOVPS (AX)(R9*4), Y1, Y3
+	VMASKMOVPS (BX)(DI*4), Y0, Y4
+	VMASKMOVPS (BX)(R9*4), Y1, Y5
+	VSUBPS     Y4, Y2, Y2
+	VSUBPS     Y5, Y3, Y3
+	VMASKMOVPS (CX)(DI*4), Y0, Y4
+	VMASKMOVPS (CX)(R9*4), Y1, Y5
+	VADDPS     Y2, Y4, Y4
+	VADDPS     Y3, Y5, Y5
+	VMASKMOVPS Y4, Y0, (CX)(DI*4)
+	VMASKMOVPS Y5, Y1, (CX)(R9*4)
+	VMULPS     Y2, Y2, Y2
+	VMULPS     Y3, Y3, Y3
+	VMASKMOVPS (DX)(DI*4), Y0, Y4
+	VMASKMOVPS (DX)(R9*4), Y1, Y5
+	VADDPS     Y4, Y2, Y2
+	VADDPS     Y5, Y3, Y3
+	VMASKMOVPS Y2, Y0, (DX)(DI*4)
+	VMASKMOVPS Y3, Y1, (DX)(R9*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func columnDotsAVX2(sum []float32, dot []float32, dy []float32, x []float32, center []float32)
+// Requires: AVX, CMOV, MMX+
+TEXT ·columnDotsAVX2(SB), NOSPLIT, $0-120
+	MOVQ x_base+72(FP), AX
+	MOVQ sum_base+0(FP), CX
+	MOVQ dot_base+24(FP), DX
+	MOVQ dy_base+48(FP), BX
+	MOVQ center_base+96(FP), SI
+	MOVQ x_len+80(FP), DI
+	XORQ R8, R8
+	XORL R8, R8
+
+mainUnit:
+	CMPQ       DI, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (AX)(R8*4), Y0
+	VMOVUPS    32(AX)(R8*4), Y1
+	PREFETCHT1 4096(AX)(R8*4)
+	VMOVUPS    (SI)(R8*4), Y2
+	VMOVUPS    32(SI)(R8*4), Y3
+	VSUBPS     Y2, Y0, Y0
+	VSUBPS     Y3, Y1, Y1
+	VMOVUPS    (BX)(R8*4), Y2
+	VMOVUPS    32(BX)(R8*4), Y3
+	PREFETCHT1 4096(BX)(R8*4)
+	VMOVUPS    (CX)(R8*4), Y4
+	VMOVUPS    32(CX)(R8*4), Y5
+	VADDPS     Y2, Y4, Y4
+	VADDPS     Y3, Y5, Y5
+	VMOVUPS    Y4, (CX)(R8*4)
+	VMOVUPS    Y5, 32(CX)(R8*4)
+	VMULPS     Y2, Y0, Y0
+	VMULPS     Y3, Y1, Y1
+	VMOVUPS    (DX)(R8*4), Y2
+	VMOVUPS    32(DX)(R8*4), Y3
+	VADDPS     Y2, Y0, Y0
+	VADDPS     Y3, Y1, Y1
+	VMOVUPS    Y0, (DX)(R8*4)
+	VMOVUPS    Y1, 32(DX)(R8*4)
+	ADDQ       $0x00000010, R8
+	SUBQ       $0x00000010, DI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ      DI, DI
+	JZ         mainDone
+	MOVL       $0x00000008, R10
+	XORL       R11, R11
+	MOVQ       DI, R9
+	CMPQ       R9, R10
+	CMOVQGT    R10, R9
+	SUBQ       R10, DI
+	CMOVQLT    R11, DI
+	LEAQ       (R8)(R9*1), R10
+	LEAQ       laneMasks<>+0(SB), R11
+	NEGQ       R9
+	VMOVDQU    32(R11)(R9*4), Y0
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y1
+	VMASKMOVPS (AX)(R8*4), Y0, Y2
+	VMASKMOVPS (AX)(R10*4), Y1, Y3
+	VMASKMOVPS (SI)(R8*4), Y0, Y4
+	VMASKMOVPS (SI)(R10*4), Y1, Y5
+	VSUBPS     Y4, Y2, Y2
+	VSUBPS     Y5, Y3, Y3
+	VMASKMOVPS (BX)(R8*4), Y0, Y4
+	VMASKMOVPS (BX)(R10*4), Y1, Y5
+	VMASKMOVPS (CX)(R8*4), Y0, Y6
+	VMASKMOVPS (CX)(R10*4), Y1, Y7
+	VADDPS     Y4, Y6, Y6
+	VADDPS     Y5, Y7, Y7
+	VMASKMOVPS Y6, Y0, (CX)(R8*4)
+	VMASKMOVPS Y7, Y1, (CX)(R10*4)
+	VMULPS     Y4, Y2, Y2
+	VMULPS     Y5, Y3, Y3
+	VMASKMOVPS (DX)(R8*4), Y0, Y4
+	VMASKMOVPS (DX)(R10*4), Y1, Y5
+	VADDPS     Y4, Y2, Y2
+	VADDPS     Y5, Y3, Y3
+	VMASKMOVPS Y2, Y0, (DX)(R8*4)
+	VMASKMOVPS Y3, Y1, (DX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func columnAffineAVX2(dst []float32, x []float32, center []float32, scale []float32, shift []float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·columnAffineAVX2(SB), NOSPLIT, $0-121
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    x_base+24(FP), CX
+	MOVQ    center_base+48(FP), DX
+	MOVQ    scale_base+72(FP), BX
+	MOVQ    shift_base+96(FP), SI
+	MOVQ    dst_len+8(FP), DI
+	XORQ    R8, R8
+	MOVB    stream+120(FP), R8
+	MOVBLZX R8, R9
+	XORL    R8, R8
+	TESTQ   $0x0000003f, AX
+	CMOVQNE R8, R9
+	XORL    R8, R8
+
+mainUnit:
+	CMPQ       DI, $0x00000010
+	JLT        mainTail
+	VMOVUPS    (CX)(R8*4), Y0
+	VMOVUPS    32(CX)(R8*4), Y1
+	PREFETCHT1 4096(CX)(R8*4)
+	VMOVUPS    (DX)(R8*4), Y2
+	VMOVUPS    32(DX)(R8*4), Y3
+	VSUBPS     Y2, Y0, Y0
+	VSUBPS     Y3, Y1, Y1
+	VMOVUPS    (BX)(R8*4), Y2
+	VMOVUPS    32(BX)(R8*4), Y3
+	VMULPS     Y2, Y0, Y0
+	VMULPS     Y3, Y1, Y1
+	VMOVUPS    (SI)(R8*4), Y2
+	VMOVUPS    32(SI)(R8*4), Y3
+	VADDPS     Y2, Y0, Y0
+	VADDPS     Y3, Y1, Y1
+	TESTL      R9, R9
+	JZ         cached1
+	VMOVNTPS   Y0, (AX)(R8*4)
+	VMOVNTPS   Y1, 32(AX)(R8*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y0, (AX)(R8*4)
+	VMOVUPS Y1, 32(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000010, R8
+	SUBQ $0x00000010, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ      DI, DI
+	JZ         mainDone
+	MOVL       $0x00000008, R10
+	XORL       R11, R11
+	MOVQ       DI, R9
+	CMPQ       R9, R10
+	CMOVQGT    R10, R9
+	SUBQ       R10, DI
+	CMOVQLT    R11, DI
+	LEAQ       (R8)(R9*1), R10
+	LEAQ       laneMasks<>+0(SB), R11
+	NEGQ       R9
+	VMOVDQU    32(R11)(R9*4), Y0
+	LEAQ       laneMasks<>+0(SB), R9
+	NEGQ       DI
+	VMOVDQU    32(R9)(DI*4), Y1
+	VMASKMOVPS (CX)(R8*4), Y0, Y2
+	VMASKMOVPS (CX)(R10*4), Y1, Y3
+	VMASKMOVPS (DX)(R8*4), Y0, Y4
+	VMASKMOVPS (DX)(R10*4), Y1, Y5
+	VSUBPS     Y4, Y2, Y2
+	VSUBPS     Y5, Y3, Y3
+	VMASKMOVPS (BX)(R8*4), Y0, Y4
+	VMASKMOVPS (BX)(R10*4), Y1, Y5
+	VMULPS     Y4, Y2, Y2
+	VMULPS     Y5, Y3, Y3
+	VMASKMOVPS (SI)(R8*4), Y0, Y4
+	VMASKMOVPS (SI)(R10*4), Y1, Y5
+	VADDPS     Y4, Y2, Y2
+	VADDPS     Y5, Y3, Y3
+	VMASKMOVPS Y2, Y0, (AX)(R8*4)
+	VMASKMOVPS Y3, Y1, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func columnAffineGradAVX2(dx []float32, dy []float32, x []float32, center []float32, a []float32, b []float32, c []float32, beta float32, stream bool)
+// Requires: AVX, CMOV, MMX+
+TEXT ·columnAffineGradAVX2(SB), NOSPLIT, $0-173
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         center_base+72(FP), BX
+	MOVQ         a_base+96(FP), SI
+	MOVQ         b_base+120(FP), DI
+	MOVQ         c_base+144(FP), R8
+	MOVQ         dx_len+8(FP), R9
+	XORQ         R10, R10
+	MOVB         stream+172(FP), R10
+	MOVBLZX      R10, R11
+	XORL         R10, R10
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R10, R11
+	VBROADCASTSS beta+168(FP), Y0
+	VMOVD        X0, R10
+	ADDL         R10, R10
+	JNZ          add
+	XORL         R10, R10
+
+setUnit:
+	CMPQ       R9, $0x00000010
+	JLT        setTail
+	VMOVUPS    (DX)(R10*4), Y0
+	VMOVUPS    32(DX)(R10*4), Y1
+	PREFETCHT1 4096(DX)(R10*4)
+	VMOVUPS    (BX)(R10*4), Y2
+	VMOVUPS    32(BX)(R10*4), Y3
+	VSUBPS     Y2, Y0, Y0
+	VSUBPS     Y3, Y1, Y1
+	VMOVUPS    (DI)(R10*4), Y2
+	VMOVUPS    32(DI)(R10*4), Y3
+	VMULPS     Y2, Y0, Y0
+	VMULPS     Y3, Y1, Y1
+	VMOVUPS    (CX)(R10*4), Y2
+	VMOVUPS    32(CX)(R10*4), Y3
+	PREFETCHT1 4096(CX)(R10*4)
+	VMOVUPS    (SI)(R10*4), Y4
+	VMOVUPS    32(SI)(R10*4), Y5
+	VMULPS     Y4, Y2, Y2
+	VMULPS     Y5, Y3, Y3
+	VADDPS     Y0, Y2, Y2
+	VADDPS     Y1, Y3, Y3
+	VMOVUPS    (R8)(R10*4), Y0
+	VMOVUPS    32(R8)(R10*4), Y1
+	VADDPS     Y0, Y2, Y2
+	VADDPS     Y1, Y3, Y3
+	TESTL      R11, R11
+	JZ         cached1
+	VMOVNTPS   Y2, (AX)(R10*4)
+	VMOVNTPS   Y3, 32(AX)(R10*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Y2, (AX)(R10*4)
+	VMOVUPS Y3, 32(AX)(R10*4)
+
+stored1:
+	ADDQ $0x00000010, R10
+	SUBQ $0x00000010, R9
+	JMP  setUnit
+
+setTail:
+	TESTQ      R9, R9
+	JZ         setDone
+	MOVL       $0x00000008, R12
+	XORL       R13, R13
+	MOVQ       R9, R11
+	CMPQ       R11, R12
+	CMOVQGT    R12, R11
+	SUBQ       R12, R9
+	CMOVQLT    R13, R9
+	LEAQ       (R10)(R11*1), R12
+	LEAQ       laneMasks<>+0(SB), R13
+	NEGQ       R11
+	VMOVDQU    32(R13)(R11*4), Y0
+	LEAQ       laneMasks<>+0(SB), R11
+	NEGQ       R9
+	VMOVDQU    32(R11)(R9*4), Y1
+	VMASKMOVPS (DX)(R10*4), Y0, Y2
+	VMASKMOVPS (DX)(R12*4), Y1, Y3
+	VMASKMOVPS (BX)(R10*4), Y0, Y4
+	VMASKMOVPS (BX)(R12*4), Y1, Y5
+	VSUBPS     Y4, Y2, Y2
+	VSUBPS     Y5, Y3, Y3
+	VMASKMOVPS (DI)(R10*4), Y0, Y4
+	VMASKMOVPS (DI)(R12*4), Y1, Y5
+	VMULPS     Y4, Y2, Y2
+	VMULPS     Y5, Y3, Y3
+	VMASKMOVPS (CX)(R10*4), Y0, Y4
+	VMASKMOVPS (CX)(R12*4), Y1, Y5
+	VMASKMOVPS (SI)(R10*4), Y0, Y6
+	VMASKMOVPS (SI)(R12*4), Y1, Y7
+	VMULPS     Y6, Y4, Y4
+	VMULPS     Y7, Y5, Y5
+	VADDPS     Y2, Y4, Y4
+	VADDPS     Y3, Y5, Y5
+	VMASKMOVPS (R8)(R10*4), Y0, Y2
+	VMASKMOVPS (R8)(R12*4), Y1, Y3
+	VADDPS     Y2, Y4, Y4
+	VADDPS     Y3, Y5, Y5
+	VMASKMOVPS Y4, Y0, (AX)(R10*4)
+	VMASKMOVPS Y5, Y1, (AX)(R12*4)
+
+setDone:
+	VZEROUPPER
+	RET
+
+add:
+	XORL R10, R10
+
+addUnit:
+	CMPQ       R9, $0x00000010
+	JLT        addTail
+	VMOVUPS    (DX)(R10*4), Y1
+	VMOVUPS    32(DX)(R10*4), Y2
+	PREFETCHT1 4096(DX)(R10*4)
+	VMOVUPS    (BX)(R10*4), Y3
+	VMOVUPS    32(BX)(R10*4), Y4
+	VSUBPS     Y3, Y1, Y1
+	VSUBPS     Y4, Y2, Y2
+	VMOVUPS    (DI)(R10*4), Y3
+	VMOVUPS    32(DI)(R10*4), Y4
+	VMULPS     Y3, Y1, Y1
+	VMULPS     Y4, Y2, Y2
+	VMOVUPS    (CX)(R10*4), Y3
+	VMOVUPS    32(CX)(R10*4), Y4
+	PREFETCHT1 4096(CX)(R10*4)
+	VMOVUPS    (SI)(R10*4), Y5
+	VMOVUPS    32(SI)(R10*4), Y6
+	VMULPS     Y5, Y3, Y3
+	VMULPS     Y6, Y4, Y4
+	VADDPS     Y1, Y3, Y3
+	VADDPS     Y2, Y4, Y4
+	VMOVUPS    (R8)(R10*4), Y1
+	VMOVUPS    32(R8)(R10*4), Y2
+	VADDPS     Y1, Y3, Y3
+	VADDPS     Y2, Y4, Y4
+	VMOVUPS    (AX)(R10*4), Y1
+	VMOVUPS    32(AX)(R10*4), Y2
+	VMULPS     Y0, Y1, Y1
+	VMULPS     Y0, Y2, Y2
+	VADDPS     Y3, Y1, Y1
+	VADDPS     Y4, Y2, Y2
+	TESTL      R11, R11
+	JZ         cached2
+	VMOVNTPS   Y1, (AX)(R10*4)
+	VMOVNTPS   Y2, 32(AX)(R10*4)
+	JMP        stored2
+
+cached2:
+	VMOVUPS Y1, (AX)(R10*4)
+	VMOVUPS Y2, 32(AX)(R10*4)
+
+stored2:
+	ADDQ $0x00000010, R10
+	SUBQ $0x00000010, R9
+	JMP  addUnit
+
+addTail:
+	TESTQ      R9, R9
+	JZ         addDone
+	MOVL       $0x00000008, R12
+	XORL       R13, R13
+	MOVQ       R9, R11
+	CMPQ       R11, R12
+	CMOVQGT    R12, R11
+	SUBQ       R12, R9
+	CMOVQLT    R13, R9
+	LEAQ       (R10)(R11*1), R12
+	LEAQ       laneMasks<>+0(SB), R13
+	NEGQ       R11
+	VMOVDQU    32(R13)(R11*4), Y1
+	LEAQ       laneMasks<>+0(SB), R11
+	NEGQ       R9
+	VMOVDQU    32(R11)(R9*4), Y2
+	VMASKMOVPS (DX)(R10*4), Y1, Y3
+	VMASKMOVPS (DX)(R12*4), Y2, Y4
+	VMASKMOVPS (BX)(R10*4), Y1, Y5
+	VMASKMOVPS (BX)(R12*4), Y2, Y6
+	VSUBPS     Y5, Y3, Y3
+	VSUBPS     Y6, Y4, Y4
+	VMASKMOVPS (DI)(R10*4), Y1, Y5
+	VMASKMOVPS (DI)(R12*4), Y2, Y6
+	VMULPS     Y5, Y3, Y3
+	VMULPS     Y6, Y4, Y4
+	VMASKMOVPS (CX)(R10*4), Y1, Y5
+	VMASKMOVPS (CX)(R12*4), Y2, Y6
+	VMASKMOVPS (SI)(R10*4), Y1, Y7
+	VMASKMOVPS (SI)(R12*4), Y2, Y8
+	VMULPS     Y7, Y5, Y5
+	VMULPS     Y8, Y6, Y6
+	VADDPS     Y3, Y5, Y5
+	VADDPS     Y4, Y6, Y6
+	VMASKMOVPS (R8)(R10*4), Y1, Y3
+	VMASKMOVPS (R8)(R12*4), Y2, Y4
+	VADDPS     Y3, Y5, Y5
+	VADDPS     Y4, Y6, Y6
+	VMASKMOVPS (AX)(R10*4), Y1, Y3
+	VMASKMOVPS (AX)(R12*4), Y2, Y4
+	VMULPS     Y0, Y3, Y3
+	VMULPS     Y0, Y4, Y4
+	VADDPS     Y5, Y3, Y3
+	VADDPS     Y6, Y4, Y4
+	VMASKMOVPS Y3, Y1, (AX)(R10*4)
+	VMASKMOVPS Y4, Y2, (AX)(R12*4)
+
+addDone:
+	VZEROUPPER
+	RET
+
 // func rotateAVX2(a []float32, b []float32, cos []float32, sin []float32, turn float32, heads int, stride int)
 // Requires: AVX, CMOV, MMX+
 TEXT ·rotateAVX2(SB), NOSPLIT, $0-120
@@ -12447,6 +13333,914 @@ DATA drawnAVX512Step<>+40(SB)/8, $0x0000000000000008
 DATA drawnAVX512Step<>+48(SB)/8, $0x0000000000000008
 DATA drawnAVX512Step<>+56(SB)/8, $0x0000000000000008
 GLOBL drawnAVX512Step<>(SB), RODATA|NOPTR, $64
+
+// func centeredSumsAVX512(x []float32, center float32) (sum float32, squares float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, SSE
+TEXT ·centeredSumsAVX512(SB), NOSPLIT, $0-40
+	MOVQ         x_base+0(FP), AX
+	MOVQ         x_len+8(FP), CX
+	XORQ         DX, DX
+	VBROADCASTSS center+24(FP), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	XORL         DX, DX
+
+mainUnit:
+	CMPQ        CX, $0x00000020
+	JLT         mainTail
+	VMOVUPS     (AX)(DX*4), Z5
+	VMOVUPS     64(AX)(DX*4), Z6
+	VSUBPS      Z0, Z5, Z5
+	VSUBPS      Z0, Z6, Z6
+	VADDPS      Z5, Z1, Z1
+	VFMADD231PS Z5, Z5, Z3
+	VADDPS      Z6, Z2, Z2
+	VFMADD231PS Z6, Z6, Z4
+	ADDQ        $0x00000020, DX
+	SUBQ        $0x00000020, CX
+	JMP         mainUnit
+
+mainTail:
+	TESTQ       CX, CX
+	JZ          mainDone
+	MOVL        $0x00000010, SI
+	XORL        DI, DI
+	MOVQ        CX, BX
+	CMPQ        BX, SI
+	CMOVQGT     SI, BX
+	SUBQ        SI, CX
+	CMOVQLT     DI, CX
+	LEAQ        (DX)(BX*1), SI
+	MOVL        $0xffffffff, DI
+	BZHIL       BX, DI, DI
+	KMOVD       DI, K1
+	MOVL        $0xffffffff, BX
+	BZHIL       CX, BX, BX
+	KMOVD       BX, K2
+	VMOVUPS.Z   (AX)(DX*4), K1, Z5
+	VMOVUPS.Z   (AX)(SI*4), K2, Z6
+	VSUBPS      Z0, Z5, Z5
+	VSUBPS      Z0, Z6, Z6
+	VMOVAPS.Z   Z5, K1, Z5
+	VMOVAPS.Z   Z6, K2, Z6
+	VADDPS      Z5, Z1, Z1
+	VFMADD231PS Z5, Z5, Z3
+	VADDPS      Z6, Z2, Z2
+	VFMADD231PS Z6, Z6, Z4
+
+mainDone:
+	VADDPS        Z2, Z1, Z1
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0x4e, X1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0xb1, X1, X0
+	VADDPS        X0, X1, X1
+	VADDPS        Z4, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z3, Y0
+	VADDPS        Y0, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X0
+	VADDPS        X0, X3, X3
+	VPERMILPS     $0x4e, X3, X0
+	VADDPS        X0, X3, X3
+	VPERMILPS     $0xb1, X3, X0
+	VADDPS        X0, X3, X3
+	VZEROUPPER
+	MOVSS         X1, sum+32(FP)
+	MOVSS         X3, squares+36(FP)
+	RET
+
+// func centeredDotsAVX512(dy []float32, x []float32, center float32) (sum float32, dot float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+, SSE
+TEXT ·centeredDotsAVX512(SB), NOSPLIT, $0-64
+	MOVQ         dy_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dy_len+8(FP), DX
+	XORQ         BX, BX
+	VBROADCASTSS center+48(FP), Z0
+	VPXORD       Z1, Z1, Z1
+	VPXORD       Z2, Z2, Z2
+	VPXORD       Z3, Z3, Z3
+	VPXORD       Z4, Z4, Z4
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ        DX, $0x00000020
+	JLT         mainTail
+	VMOVUPS     (CX)(BX*4), Z5
+	VMOVUPS     64(CX)(BX*4), Z6
+	PREFETCHT1  4096(CX)(BX*4)
+	PREFETCHT1  4160(CX)(BX*4)
+	VSUBPS      Z0, Z5, Z5
+	VSUBPS      Z0, Z6, Z6
+	VMOVUPS     (AX)(BX*4), Z7
+	VMOVUPS     64(AX)(BX*4), Z8
+	PREFETCHT1  4096(AX)(BX*4)
+	PREFETCHT1  4160(AX)(BX*4)
+	VADDPS      Z7, Z1, Z1
+	VFMADD231PS Z5, Z7, Z3
+	VADDPS      Z8, Z2, Z2
+	VFMADD231PS Z6, Z8, Z4
+	ADDQ        $0x00000020, BX
+	SUBQ        $0x00000020, DX
+	JMP         mainUnit
+
+mainTail:
+	TESTQ       DX, DX
+	JZ          mainDone
+	MOVL        $0x00000010, DI
+	XORL        R8, R8
+	MOVQ        DX, SI
+	CMPQ        SI, DI
+	CMOVQGT     DI, SI
+	SUBQ        DI, DX
+	CMOVQLT     R8, DX
+	LEAQ        (BX)(SI*1), DI
+	MOVL        $0xffffffff, R8
+	BZHIL       SI, R8, R8
+	KMOVD       R8, K1
+	MOVL        $0xffffffff, SI
+	BZHIL       DX, SI, SI
+	KMOVD       SI, K2
+	VMOVUPS.Z   (CX)(BX*4), K1, Z5
+	VMOVUPS.Z   (CX)(DI*4), K2, Z6
+	VSUBPS      Z0, Z5, Z5
+	VSUBPS      Z0, Z6, Z6
+	VMOVUPS.Z   (AX)(BX*4), K1, Z0
+	VMOVUPS.Z   (AX)(DI*4), K2, Z7
+	VMOVAPS.Z   Z5, K1, Z5
+	VMOVAPS.Z   Z6, K2, Z6
+	VADDPS      Z0, Z1, Z1
+	VFMADD231PS Z5, Z0, Z3
+	VADDPS      Z7, Z2, Z2
+	VFMADD231PS Z6, Z7, Z4
+
+mainDone:
+	VADDPS        Z2, Z1, Z1
+	VEXTRACTF64X4 $0x01, Z1, Y0
+	VADDPS        Y0, Y1, Y1
+	VEXTRACTF128  $0x01, Y1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0x4e, X1, X0
+	VADDPS        X0, X1, X1
+	VPERMILPS     $0xb1, X1, X0
+	VADDPS        X0, X1, X1
+	VADDPS        Z4, Z3, Z3
+	VEXTRACTF64X4 $0x01, Z3, Y0
+	VADDPS        Y0, Y3, Y3
+	VEXTRACTF128  $0x01, Y3, X0
+	VADDPS        X0, X3, X3
+	VPERMILPS     $0x4e, X3, X0
+	VADDPS        X0, X3, X3
+	VPERMILPS     $0xb1, X3, X0
+	VADDPS        X0, X3, X3
+	VZEROUPPER
+	MOVSS         X1, sum+56(FP)
+	MOVSS         X3, dot+60(FP)
+	RET
+
+// func affineAVX512(dst []float32, x []float32, center float32, scale float32, shift float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·affineAVX512(SB), NOSPLIT, $0-61
+	MOVQ         dst_base+0(FP), AX
+	MOVQ         x_base+24(FP), CX
+	MOVQ         dst_len+8(FP), DX
+	XORQ         BX, BX
+	MOVB         stream+60(FP), BL
+	MOVBLZX      BL, SI
+	XORL         BX, BX
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      BX, SI
+	VBROADCASTSS center+48(FP), Z0
+	VBROADCASTSS scale+52(FP), Z1
+	VBROADCASTSS shift+56(FP), Z2
+	XORL         BX, BX
+
+mainUnit:
+	CMPQ       DX, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(BX*4), Z3
+	VMOVUPS    64(CX)(BX*4), Z4
+	PREFETCHT1 4096(CX)(BX*4)
+	PREFETCHT1 4160(CX)(BX*4)
+	VSUBPS     Z0, Z3, Z3
+	VSUBPS     Z0, Z4, Z4
+	VMULPS     Z1, Z3, Z3
+	VMULPS     Z1, Z4, Z4
+	VADDPS     Z2, Z3, Z3
+	VADDPS     Z2, Z4, Z4
+	TESTL      SI, SI
+	JZ         cached1
+	VMOVNTPS   Z3, (AX)(BX*4)
+	VMOVNTPS   Z4, 64(AX)(BX*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z3, (AX)(BX*4)
+	VMOVUPS Z4, 64(AX)(BX*4)
+
+stored1:
+	ADDQ $0x00000020, BX
+	SUBQ $0x00000020, DX
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     DX, DX
+	JZ        mainDone
+	MOVL      $0x00000010, DI
+	XORL      R8, R8
+	MOVQ      DX, SI
+	CMPQ      SI, DI
+	CMOVQGT   DI, SI
+	SUBQ      DI, DX
+	CMOVQLT   R8, DX
+	LEAQ      (BX)(SI*1), DI
+	MOVL      $0xffffffff, R8
+	BZHIL     SI, R8, R8
+	KMOVD     R8, K1
+	MOVL      $0xffffffff, SI
+	BZHIL     DX, SI, SI
+	KMOVD     SI, K2
+	VMOVUPS.Z (CX)(BX*4), K1, Z3
+	VMOVUPS.Z (CX)(DI*4), K2, Z4
+	VSUBPS    Z0, Z3, Z3
+	VSUBPS    Z0, Z4, Z4
+	VMULPS    Z1, Z3, Z3
+	VMULPS    Z1, Z4, Z4
+	VADDPS    Z2, Z3, Z3
+	VADDPS    Z2, Z4, Z4
+	VMOVUPS   Z3, K1, (AX)(BX*4)
+	VMOVUPS   Z4, K2, (AX)(DI*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func affineGradAVX512(dx []float32, dy []float32, x []float32, center float32, a float32, b float32, c float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·affineGradAVX512(SB), NOSPLIT, $0-93
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         dx_len+8(FP), BX
+	XORQ         SI, SI
+	MOVB         stream+92(FP), SI
+	MOVBLZX      SI, DI
+	XORL         SI, SI
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      SI, DI
+	VBROADCASTSS center+72(FP), Z0
+	VBROADCASTSS a+76(FP), Z1
+	VBROADCASTSS b+80(FP), Z2
+	VBROADCASTSS c+84(FP), Z3
+	VBROADCASTSS beta+88(FP), Z4
+	VMOVD        X4, SI
+	ADDL         SI, SI
+	JNZ          add
+	XORL         SI, SI
+
+setUnit:
+	CMPQ       BX, $0x00000020
+	JLT        setTail
+	VMOVUPS    (DX)(SI*4), Z4
+	VMOVUPS    64(DX)(SI*4), Z5
+	PREFETCHT1 4096(DX)(SI*4)
+	PREFETCHT1 4160(DX)(SI*4)
+	VSUBPS     Z0, Z4, Z4
+	VSUBPS     Z0, Z5, Z5
+	VMULPS     Z2, Z4, Z4
+	VMULPS     Z2, Z5, Z5
+	VMOVUPS    (CX)(SI*4), Z6
+	VMOVUPS    64(CX)(SI*4), Z7
+	PREFETCHT1 4096(CX)(SI*4)
+	PREFETCHT1 4160(CX)(SI*4)
+	VMULPS     Z1, Z6, Z6
+	VMULPS     Z1, Z7, Z7
+	VADDPS     Z4, Z6, Z6
+	VADDPS     Z5, Z7, Z7
+	VADDPS     Z3, Z6, Z6
+	VADDPS     Z3, Z7, Z7
+	TESTL      DI, DI
+	JZ         cached1
+	VMOVNTPS   Z6, (AX)(SI*4)
+	VMOVNTPS   Z7, 64(AX)(SI*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z6, (AX)(SI*4)
+	VMOVUPS Z7, 64(AX)(SI*4)
+
+stored1:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  setUnit
+
+setTail:
+	TESTQ     BX, BX
+	JZ        setDone
+	MOVL      $0x00000010, R8
+	XORL      R9, R9
+	MOVQ      BX, DI
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	SUBQ      R8, BX
+	CMOVQLT   R9, BX
+	LEAQ      (SI)(DI*1), R8
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, DI
+	BZHIL     BX, DI, DI
+	KMOVD     DI, K2
+	VMOVUPS.Z (DX)(SI*4), K1, Z4
+	VMOVUPS.Z (DX)(R8*4), K2, Z5
+	VSUBPS    Z0, Z4, Z4
+	VSUBPS    Z0, Z5, Z5
+	VMULPS    Z2, Z4, Z4
+	VMULPS    Z2, Z5, Z5
+	VMOVUPS.Z (CX)(SI*4), K1, Z0
+	VMOVUPS.Z (CX)(R8*4), K2, Z2
+	VMULPS    Z1, Z0, Z0
+	VMULPS    Z1, Z2, Z2
+	VADDPS    Z4, Z0, Z0
+	VADDPS    Z5, Z2, Z2
+	VADDPS    Z3, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVUPS   Z0, K1, (AX)(SI*4)
+	VMOVUPS   Z2, K2, (AX)(R8*4)
+
+setDone:
+	VZEROUPPER
+	RET
+
+add:
+	XORL SI, SI
+
+addUnit:
+	CMPQ       BX, $0x00000020
+	JLT        addTail
+	VMOVUPS    (DX)(SI*4), Z5
+	VMOVUPS    64(DX)(SI*4), Z6
+	PREFETCHT1 4096(DX)(SI*4)
+	PREFETCHT1 4160(DX)(SI*4)
+	VSUBPS     Z0, Z5, Z5
+	VSUBPS     Z0, Z6, Z6
+	VMULPS     Z2, Z5, Z5
+	VMULPS     Z2, Z6, Z6
+	VMOVUPS    (CX)(SI*4), Z7
+	VMOVUPS    64(CX)(SI*4), Z8
+	PREFETCHT1 4096(CX)(SI*4)
+	PREFETCHT1 4160(CX)(SI*4)
+	VMULPS     Z1, Z7, Z7
+	VMULPS     Z1, Z8, Z8
+	VADDPS     Z5, Z7, Z7
+	VADDPS     Z6, Z8, Z8
+	VADDPS     Z3, Z7, Z7
+	VADDPS     Z3, Z8, Z8
+	VMOVUPS    (AX)(SI*4), Z5
+	VMOVUPS    64(AX)(SI*4), Z6
+	VMULPS     Z4, Z5, Z5
+	VMULPS     Z4, Z6, Z6
+	VADDPS     Z7, Z5, Z5
+	VADDPS     Z8, Z6, Z6
+	TESTL      DI, DI
+	JZ         cached2
+	VMOVNTPS   Z5, (AX)(SI*4)
+	VMOVNTPS   Z6, 64(AX)(SI*4)
+	JMP        stored2
+
+cached2:
+	VMOVUPS Z5, (AX)(SI*4)
+	VMOVUPS Z6, 64(AX)(SI*4)
+
+stored2:
+	ADDQ $0x00000020, SI
+	SUBQ $0x00000020, BX
+	JMP  addUnit
+
+addTail:
+	TESTQ     BX, BX
+	JZ        addDone
+	MOVL      $0x00000010, R8
+	XORL      R9, R9
+	MOVQ      BX, DI
+	CMPQ      DI, R8
+	CMOVQGT   R8, DI
+	SUBQ      R8, BX
+	CMOVQLT   R9, BX
+	LEAQ      (SI)(DI*1), R8
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K1
+	MOVL      $0xffffffff, DI
+	BZHIL     BX, DI, DI
+	KMOVD     DI, K2
+	VMOVUPS.Z (DX)(SI*4), K1, Z5
+	VMOVUPS.Z (DX)(R8*4), K2, Z6
+	VSUBPS    Z0, Z5, Z5
+	VSUBPS    Z0, Z6, Z6
+	VMULPS    Z2, Z5, Z5
+	VMULPS    Z2, Z6, Z6
+	VMOVUPS.Z (CX)(SI*4), K1, Z0
+	VMOVUPS.Z (CX)(R8*4), K2, Z2
+	VMULPS    Z1, Z0, Z0
+	VMULPS    Z1, Z2, Z2
+	VADDPS    Z5, Z0, Z0
+	VADDPS    Z6, Z2, Z2
+	VADDPS    Z3, Z0, Z0
+	VADDPS    Z3, Z2, Z2
+	VMOVUPS.Z (AX)(SI*4), K1, Z1
+	VMOVUPS.Z (AX)(R8*4), K2, Z3
+	VMULPS    Z4, Z1, Z1
+	VMULPS    Z4, Z3, Z3
+	VADDPS    Z0, Z1, Z1
+	VADDPS    Z2, Z3, Z3
+	VMOVUPS   Z1, K1, (AX)(SI*4)
+	VMOVUPS   Z3, K2, (AX)(R8*4)
+
+addDone:
+	VZEROUPPER
+	RET
+
+// func columnSumsAVX512(sum []float32, squares []float32, x []float32, center []float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV
+TEXT ·columnSumsAVX512(SB), NOSPLIT, $0-96
+	MOVQ x_base+48(FP), AX
+	MOVQ sum_base+0(FP), CX
+	MOVQ squares_base+24(FP), DX
+	MOVQ center_base+72(FP), BX
+	MOVQ x_len+56(FP), SI
+	XORQ DI, DI
+	XORL DI, DI
+
+mainUnit:
+	CMPQ    SI, $0x00000020
+	JLT     mainTail
+	VMOVUPS (AX)(DI*4), Z0
+	VMOVUPS 64(AX)(DI*4), Z1
+	VMOVUPS (BX)(DI*4), Z2
+	VMOVUPS 64(BX)(DI*4), Z3
+	VSUBPS  Z2, Z0, Z0
+	VSUBPS  Z3, Z1, Z1
+	VMOVUPS (CX)(DI*4), Z2
+	VMOVUPS 64(CX)(DI*4), Z3
+	VADDPS  Z0, Z2, Z2
+	VADDPS  Z1, Z3, Z3
+	VMOVUPS Z2, (CX)(DI*4)
+	VMOVUPS Z3, 64(CX)(DI*4)
+	VMULPS  Z0, Z0, Z0
+	VMULPS  Z1, Z1, Z1
+	VMOVUPS (DX)(DI*4), Z2
+	VMOVUPS 64(DX)(DI*4), Z3
+	VADDPS  Z2, Z0, Z0
+	VADDPS  Z3, Z1, Z1
+	VMOVUPS Z0, (DX)(DI*4)
+	VMOVUPS Z1, 64(DX)(DI*4)
+	ADDQ    $0x00000020, DI
+	SUBQ    $0x00000020, SI
+	JMP     mainUnit
+
+mainTail:
+	TESTQ     SI, SI
+	JZ        mainDone
+	MOVL      $0x00000010, R9
+	XORL      R10, R10
+	MOVQ      SI, R8
+	CMPQ      R8, R9
+	CMOVQGT   R9, R8
+	SUBQ      R9, SI
+	CMOVQLT   R10, SI
+	LEAQ      (DI)(R8*1), R9
+	MOVL      $0xffffffff, R10
+	BZHIL     R8, R10, R10
+	KMOVD     R10, K1
+	MOVL      $0xffffffff, R8
+	BZHIL     SI, R8, R8
+	KMOVD     R8, K2
+	VMOVUPS.Z (AX)(DI*4), K1, Z0
+	VMOVUPS.Z (AX)(R9*4), K2, Z1
+	VMOVUPS.Z (BX)(DI*4), K1, Z2
+	VMOVUPS.Z (BX)(R9*4), K2, Z3
+	VSUBPS    Z2, Z0, Z0
+	VSUBPS    Z3, Z1, Z1
+	VMOVUPS.Z (CX)(DI*4), K1, Z2
+	VMOVUPS.Z (CX)(R9*4), K2, Z3
+	VADDPS    Z0, Z2, Z2
+	VADDPS    Z1, Z3, Z3
+	VMOVUPS   Z2, K1, (CX)(DI*4)
+	VMOVUPS   Z3, K2, (CX)(R9*4)
+	VMULPS    Z0, Z0, Z0
+	VMULPS    Z1, Z1, Z1
+	VMOVUPS.Z (DX)(DI*4), K1, Z2
+	VMOVUPS.Z (DX)(R9*4), K2, Z3
+	VADDPS    Z2, Z0, Z0
+	VADDPS    Z3, Z1, Z1
+	VMOVUPS   Z0, K1, (DX)(DI*4)
+	VMOVUPS   Z1, K2, (DX)(R9*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func columnDotsAVX512(sum []float32, dot []float32, dy []float32, x []float32, center []float32)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·columnDotsAVX512(SB), NOSPLIT, $0-120
+	MOVQ x_base+72(FP), AX
+	MOVQ sum_base+0(FP), CX
+	MOVQ dot_base+24(FP), DX
+	MOVQ dy_base+48(FP), BX
+	MOVQ center_base+96(FP), SI
+	MOVQ x_len+80(FP), DI
+	XORQ R8, R8
+	XORL R8, R8
+
+mainUnit:
+	CMPQ       DI, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (AX)(R8*4), Z0
+	VMOVUPS    64(AX)(R8*4), Z1
+	PREFETCHT1 4096(AX)(R8*4)
+	PREFETCHT1 4160(AX)(R8*4)
+	VMOVUPS    (SI)(R8*4), Z2
+	VMOVUPS    64(SI)(R8*4), Z3
+	VSUBPS     Z2, Z0, Z0
+	VSUBPS     Z3, Z1, Z1
+	VMOVUPS    (BX)(R8*4), Z2
+	VMOVUPS    64(BX)(R8*4), Z3
+	PREFETCHT1 4096(BX)(R8*4)
+	PREFETCHT1 4160(BX)(R8*4)
+	VMOVUPS    (CX)(R8*4), Z4
+	VMOVUPS    64(CX)(R8*4), Z5
+	VADDPS     Z2, Z4, Z4
+	VADDPS     Z3, Z5, Z5
+	VMOVUPS    Z4, (CX)(R8*4)
+	VMOVUPS    Z5, 64(CX)(R8*4)
+	VMULPS     Z2, Z0, Z0
+	VMULPS     Z3, Z1, Z1
+	VMOVUPS    (DX)(R8*4), Z2
+	VMOVUPS    64(DX)(R8*4), Z3
+	VADDPS     Z2, Z0, Z0
+	VADDPS     Z3, Z1, Z1
+	VMOVUPS    Z0, (DX)(R8*4)
+	VMOVUPS    Z1, 64(DX)(R8*4)
+	ADDQ       $0x00000020, R8
+	SUBQ       $0x00000020, DI
+	JMP        mainUnit
+
+mainTail:
+	TESTQ     DI, DI
+	JZ        mainDone
+	MOVL      $0x00000010, R10
+	XORL      R11, R11
+	MOVQ      DI, R9
+	CMPQ      R9, R10
+	CMOVQGT   R10, R9
+	SUBQ      R10, DI
+	CMOVQLT   R11, DI
+	LEAQ      (R8)(R9*1), R10
+	MOVL      $0xffffffff, R11
+	BZHIL     R9, R11, R11
+	KMOVD     R11, K1
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K2
+	VMOVUPS.Z (AX)(R8*4), K1, Z0
+	VMOVUPS.Z (AX)(R10*4), K2, Z1
+	VMOVUPS.Z (SI)(R8*4), K1, Z2
+	VMOVUPS.Z (SI)(R10*4), K2, Z3
+	VSUBPS    Z2, Z0, Z0
+	VSUBPS    Z3, Z1, Z1
+	VMOVUPS.Z (BX)(R8*4), K1, Z2
+	VMOVUPS.Z (BX)(R10*4), K2, Z3
+	VMOVUPS.Z (CX)(R8*4), K1, Z4
+	VMOVUPS.Z (CX)(R10*4), K2, Z5
+	VADDPS    Z2, Z4, Z4
+	VADDPS    Z3, Z5, Z5
+	VMOVUPS   Z4, K1, (CX)(R8*4)
+	VMOVUPS   Z5, K2, (CX)(R10*4)
+	VMULPS    Z2, Z0, Z0
+	VMULPS    Z3, Z1, Z1
+	VMOVUPS.Z (DX)(R8*4), K1, Z2
+	VMOVUPS.Z (DX)(R10*4), K2, Z3
+	VADDPS    Z2, Z0, Z0
+	VADDPS    Z3, Z1, Z1
+	VMOVUPS   Z0, K1, (DX)(R8*4)
+	VMOVUPS   Z1, K2, (DX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func columnAffineAVX512(dst []float32, x []float32, center []float32, scale []float32, shift []float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·columnAffineAVX512(SB), NOSPLIT, $0-121
+	MOVQ    dst_base+0(FP), AX
+	MOVQ    x_base+24(FP), CX
+	MOVQ    center_base+48(FP), DX
+	MOVQ    scale_base+72(FP), BX
+	MOVQ    shift_base+96(FP), SI
+	MOVQ    dst_len+8(FP), DI
+	XORQ    R8, R8
+	MOVB    stream+120(FP), R8
+	MOVBLZX R8, R9
+	XORL    R8, R8
+	TESTQ   $0x0000003f, AX
+	CMOVQNE R8, R9
+	XORL    R8, R8
+
+mainUnit:
+	CMPQ       DI, $0x00000020
+	JLT        mainTail
+	VMOVUPS    (CX)(R8*4), Z0
+	VMOVUPS    64(CX)(R8*4), Z1
+	PREFETCHT1 4096(CX)(R8*4)
+	PREFETCHT1 4160(CX)(R8*4)
+	VMOVUPS    (DX)(R8*4), Z2
+	VMOVUPS    64(DX)(R8*4), Z3
+	VSUBPS     Z2, Z0, Z0
+	VSUBPS     Z3, Z1, Z1
+	VMOVUPS    (BX)(R8*4), Z2
+	VMOVUPS    64(BX)(R8*4), Z3
+	VMULPS     Z2, Z0, Z0
+	VMULPS     Z3, Z1, Z1
+	VMOVUPS    (SI)(R8*4), Z2
+	VMOVUPS    64(SI)(R8*4), Z3
+	VADDPS     Z2, Z0, Z0
+	VADDPS     Z3, Z1, Z1
+	TESTL      R9, R9
+	JZ         cached1
+	VMOVNTPS   Z0, (AX)(R8*4)
+	VMOVNTPS   Z1, 64(AX)(R8*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z0, (AX)(R8*4)
+	VMOVUPS Z1, 64(AX)(R8*4)
+
+stored1:
+	ADDQ $0x00000020, R8
+	SUBQ $0x00000020, DI
+	JMP  mainUnit
+
+mainTail:
+	TESTQ     DI, DI
+	JZ        mainDone
+	MOVL      $0x00000010, R10
+	XORL      R11, R11
+	MOVQ      DI, R9
+	CMPQ      R9, R10
+	CMOVQGT   R10, R9
+	SUBQ      R10, DI
+	CMOVQLT   R11, DI
+	LEAQ      (R8)(R9*1), R10
+	MOVL      $0xffffffff, R11
+	BZHIL     R9, R11, R11
+	KMOVD     R11, K1
+	MOVL      $0xffffffff, R9
+	BZHIL     DI, R9, R9
+	KMOVD     R9, K2
+	VMOVUPS.Z (CX)(R8*4), K1, Z0
+	VMOVUPS.Z (CX)(R10*4), K2, Z1
+	VMOVUPS.Z (DX)(R8*4), K1, Z2
+	VMOVUPS.Z (DX)(R10*4), K2, Z3
+	VSUBPS    Z2, Z0, Z0
+	VSUBPS    Z3, Z1, Z1
+	VMOVUPS.Z (BX)(R8*4), K1, Z2
+	VMOVUPS.Z (BX)(R10*4), K2, Z3
+	VMULPS    Z2, Z0, Z0
+	VMULPS    Z3, Z1, Z1
+	VMOVUPS.Z (SI)(R8*4), K1, Z2
+	VMOVUPS.Z (SI)(R10*4), K2, Z3
+	VADDPS    Z2, Z0, Z0
+	VADDPS    Z3, Z1, Z1
+	VMOVUPS   Z0, K1, (AX)(R8*4)
+	VMOVUPS   Z1, K2, (AX)(R10*4)
+
+mainDone:
+	VZEROUPPER
+	RET
+
+// func columnAffineGradAVX512(dx []float32, dy []float32, x []float32, center []float32, a []float32, b []float32, c []float32, beta float32, stream bool)
+// Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+
+TEXT ·columnAffineGradAVX512(SB), NOSPLIT, $0-173
+	MOVQ         dx_base+0(FP), AX
+	MOVQ         dy_base+24(FP), CX
+	MOVQ         x_base+48(FP), DX
+	MOVQ         center_base+72(FP), BX
+	MOVQ         a_base+96(FP), SI
+	MOVQ         b_base+120(FP), DI
+	MOVQ         c_base+144(FP), R8
+	MOVQ         dx_len+8(FP), R9
+	XORQ         R10, R10
+	MOVB         stream+172(FP), R10
+	MOVBLZX      R10, R11
+	XORL         R10, R10
+	TESTQ        $0x0000003f, AX
+	CMOVQNE      R10, R11
+	VBROADCASTSS beta+168(FP), Z0
+	VMOVD        X0, R10
+	ADDL         R10, R10
+	JNZ          add
+	XORL         R10, R10
+
+setUnit:
+	CMPQ       R9, $0x00000020
+	JLT        setTail
+	VMOVUPS    (DX)(R10*4), Z0
+	VMOVUPS    64(DX)(R10*4), Z1
+	PREFETCHT1 4096(DX)(R10*4)
+	PREFETCHT1 4160(DX)(R10*4)
+	VMOVUPS    (BX)(R10*4), Z2
+	VMOVUPS    64(BX)(R10*4), Z3
+	VSUBPS     Z2, Z0, Z0
+	VSUBPS     Z3, Z1, Z1
+	VMOVUPS    (DI)(R10*4), Z2
+	VMOVUPS    64(DI)(R10*4), Z3
+	VMULPS     Z2, Z0, Z0
+	VMULPS     Z3, Z1, Z1
+	VMOVUPS    (CX)(R10*4), Z2
+	VMOVUPS    64(CX)(R10*4), Z3
+	PREFETCHT1 4096(CX)(R10*4)
+	PREFETCHT1 4160(CX)(R10*4)
+	VMOVUPS    (SI)(R10*4), Z4
+	VMOVUPS    64(SI)(R10*4), Z5
+	VMULPS     Z4, Z2, Z2
+	VMULPS     Z5, Z3, Z3
+	VADDPS     Z0, Z2, Z2
+	VADDPS     Z1, Z3, Z3
+	VMOVUPS    (R8)(R10*4), Z0
+	VMOVUPS    64(R8)(R10*4), Z1
+	VADDPS     Z0, Z2, Z2
+	VADDPS     Z1, Z3, Z3
+	TESTL      R11, R11
+	JZ         cached1
+	VMOVNTPS   Z2, (AX)(R10*4)
+	VMOVNTPS   Z3, 64(AX)(R10*4)
+	JMP        stored1
+
+cached1:
+	VMOVUPS Z2, (AX)(R10*4)
+	VMOVUPS Z3, 64(AX)(R10*4)
+
+stored1:
+	ADDQ $0x00000020, R10
+	SUBQ $0x00000020, R9
+	JMP  setUnit
+
+setTail:
+	TESTQ     R9, R9
+	JZ        setDone
+	MOVL      $0x00000010, R12
+	XORL      R13, R13
+	MOVQ      R9, R11
+	CMPQ      R11, R12
+	CMOVQGT   R12, R11
+	SUBQ      R12, R9
+	CMOVQLT   R13, R9
+	LEAQ      (R10)(R11*1), R12
+	MOVL      $0xffffffff, R13
+	BZHIL     R11, R13, R13
+	KMOVD     R13, K1
+	MOVL      $0xffffffff, R11
+	BZHIL     R9, R11, R11
+	KMOVD     R11, K2
+	VMOVUPS.Z (DX)(R10*4), K1, Z0
+	VMOVUPS.Z (DX)(R12*4), K2, Z1
+	VMOVUPS.Z (BX)(R10*4), K1, Z2
+	VMOVUPS.Z (BX)(R12*4), K2, Z3
+	VSUBPS    Z2, Z0, Z0
+	VSUBPS    Z3, Z1, Z1
+	VMOVUPS.Z (DI)(R10*4), K1, Z2
+	VMOVUPS.Z (DI)(R12*4), K2, Z3
+	VMULPS    Z2, Z0, Z0
+	VMULPS    Z3, Z1, Z1
+	VMOVUPS.Z (CX)(R10*4), K1, Z2
+	VMOVUPS.Z (CX)(R12*4), K2, Z3
+	VMOVUPS.Z (SI)(R10*4), K1, Z4
+	VMOVUPS.Z (SI)(R12*4), K2, Z5
+	VMULPS    Z4, Z2, Z2
+	VMULPS    Z5, Z3, Z3
+	VADDPS    Z0, Z2, Z2
+	VADDPS    Z1, Z3, Z3
+	VMOVUPS.Z (R8)(R10*4), K1, Z0
+	VMOVUPS.Z (R8)(R12*4), K2, Z1
+	VADDPS    Z0, Z2, Z2
+	VADDPS    Z1, Z3, Z3
+	VMOVUPS   Z2, K1, (AX)(R10*4)
+	VMOVUPS   Z3, K2, (AX)(R12*4)
+
+setDone:
+	VZEROUPPER
+	RET
+
+add:
+	XORL R10, R10
+
+addUnit:
+	CMPQ       R9, $0x00000020
+	JLT        addTail
+	VMOVUPS    (DX)(R10*4), Z1
+	VMOVUPS    64(DX)(R10*4), Z2
+	PREFETCHT1 4096(DX)(R10*4)
+	PREFETCHT1 4160(DX)(R10*4)
+	VMOVUPS    (BX)(R10*4), Z3
+	VMOVUPS    64(BX)(R10*4), Z4
+	VSUBPS     Z3, Z1, Z1
+	VSUBPS     Z4, Z2, Z2
+	VMOVUPS    (DI)(R10*4), Z3
+	VMOVUPS    64(DI)(R10*4), Z4
+	VMULPS     Z3, Z1, Z1
+	VMULPS     Z4, Z2, Z2
+	VMOVUPS    (CX)(R10*4), Z3
+	VMOVUPS    64(CX)(R10*4), Z4
+	PREFETCHT1 4096(CX)(R10*4)
+	PREFETCHT1 4160(CX)(R10*4)
+	VMOVUPS    (SI)(R10*4), Z5
+	VMOVUPS    64(SI)(R10*4), Z6
+	VMULPS     Z5, Z3, Z3
+	VMULPS     Z6, Z4, Z4
+	VADDPS     Z1, Z3, Z3
+	VADDPS     Z2, Z4, Z4
+	VMOVUPS    (R8)(R10*4), Z1
+	VMOVUPS    64(R8)(R10*4), Z2
+	VADDPS     Z1, Z3, Z3
+	VADDPS     Z2, Z4, Z4
+	VMOVUPS    (AX)(R10*4), Z1
+	VMOVUPS    64(AX)(R10*4), Z2
+	VMULPS     Z0, Z1, Z1
+	VMULPS     Z0, Z2, Z2
+	VADDPS     Z3, Z1, Z1
+	VADDPS     Z4, Z2, Z2
+	TESTL      R11, R11
+	JZ         cached2
+	VMOVNTPS   Z1, (AX)(R10*4)
+	VMOVNTPS   Z2, 64(AX)(R10*4)
+	JMP        stored2
+
+cached2:
+	VMOVUPS Z1, (AX)(R10*4)
+	VMOVUPS Z2, 64(AX)(R10*4)
+
+stored2:
+	ADDQ $0x00000020, R10
+	SUBQ $0x00000020, R9
+	JMP  addUnit
+
+addTail:
+	TESTQ     R9, R9
+	JZ        addDone
+	MOVL      $0x00000010, R12
+	XORL      R13, R13
+	MOVQ      R9, R11
+	CMPQ      R11, R12
+	CMOVQGT   R12, R11
+	SUBQ      R12, R9
+	CMOVQLT   R13, R9
+	LEAQ      (R10)(R11*1), R12
+	MOVL      $0xffffffff, R13
+	BZHIL     R11, R13, R13
+	KMOVD     R13, K1
+	MOVL      $0xffffffff, R11
+	BZHIL     R9, R11, R11
+	KMOVD     R11, K2
+	VMOVUPS.Z (DX)(R10*4), K1, Z1
+	VMOVUPS.Z (DX)(R12*4), K2, Z2
+	VMOVUPS.Z (BX)(R10*4), K1, Z3
+	VMOVUPS.Z (BX)(R12*4), K2, Z4
+	VSUBPS    Z3, Z1, Z1
+	VSUBPS    Z4, Z2, Z2
+	VMOVUPS.Z (DI)(R10*4), K1, Z3
+	VMOVUPS.Z (DI)(R12*4), K2, Z4
+	VMULPS    Z3, Z1, Z1
+	VMULPS    Z4, Z2, Z2
+	VMOVUPS.Z (CX)(R10*4), K1, Z3
+	VMOVUPS.Z (CX)(R12*4), K2, Z4
+	VMOVUPS.Z (SI)(R10*4), K1, Z5
+	VMOVUPS.Z (SI)(R12*4), K2, Z6
+	VMULPS    Z5, Z3, Z3
+	VMULPS    Z6, Z4, Z4
+	VADDPS    Z1, Z3, Z3
+	VADDPS    Z2, Z4, Z4
+	VMOVUPS.Z (R8)(R10*4), K1, Z1
+	VMOVUPS.Z (R8)(R12*4), K2, Z2
+	VADDPS    Z1, Z3, Z3
+	VADDPS    Z2, Z4, Z4
+	VMOVUPS.Z (AX)(R10*4), K1, Z1
+	VMOVUPS.Z (AX)(R12*4), K2, Z2
+	VMULPS    Z0, Z1, Z1
+	VMULPS    Z0, Z2, Z2
+	VADDPS    Z3, Z1, Z1
+	VADDPS    Z4, Z2, Z2
+	VMOVUPS   Z1, K1, (AX)(R10*4)
+	VMOVUPS   Z2, K2, (AX)(R12*4)
+
+addDone:
+	VZEROUPPER
+	RET
 
 // func rotateAVX512(a []float32, b []float32, cos []float32, sin []float32, turn float32, heads int, stride int)
 // Requires: AVX, AVX512BW, AVX512F, BMI2, CMOV, MMX+

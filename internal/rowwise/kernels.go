@@ -11,7 +11,7 @@
 //
 // Elementwise arithmetic (Scale, ScaleAbove, Add, Axpby, AddScaled, Dropout,
 // Rotate, RotatePairs, ScoreGrad, SoftcapSlopes, Ramp, RampMul, Leaky, Slopes,
-// OutputSlopes) has the same bits on every tier. Exponentials,
+// OutputSlopes, Affine, AffineGrad and all of columns) has the same bits on every tier. Exponentials,
 // results computed from them, sums and norms keep the bounds that their docs
 // state on every tier.
 //
@@ -65,6 +65,29 @@ type Kernels struct {
 	// softcaps x with the limit 1/inverse.
 	SoftcapSlopes func(dst, x []float32, inverse, scale float32)
 
+	// CenteredSums returns the sums of d = x[i] − center and of d².
+	CenteredSums func(x []float32, center float32) (sum, squares float32)
+
+	// CenteredDots returns the sums of dy[i] and of dy[i]·(x[i] − center).
+	CenteredDots func(dy, x []float32, center float32) (sum, dot float32)
+
+	// Affine sets dst[i] to (x[i] − center)·scale + shift. With stream it writes around the caches where it can, as
+	// Layers do.
+	Affine func(dst, x []float32, center, scale, shift float32, stream bool)
+
+	// AffineGrad sets dx[i] to beta·dx[i] + a·dy[i] + b·(x[i] − center) + c. With beta 0 it does not read dx.
+	AffineGrad func(dx, dy, x []float32, center, a, b, c, beta float32, stream bool)
+
+	// ColumnSums adds d = x[i] − center[i] to sum[i] and d² to squares[i].
+	ColumnSums func(sum, squares, x, center []float32)
+
+	// ColumnDots adds dy[i] to sum[i] and dy[i]·(x[i] − center[i]) to dot[i].
+	ColumnDots func(sum, dot, dy, x, center []float32)
+
+	// ColumnAffine and ColumnAffineGrad are Affine and AffineGrad with factors for each element.
+	ColumnAffine     func(dst, x, center, scale, shift []float32, stream bool)
+	ColumnAffineGrad func(dx, dy, x, center, a, b, c []float32, beta float32, stream bool)
+
 	// Dot returns Σ x[i]·y[i].
 	Dot func(x, y []float32) float32
 
@@ -103,6 +126,8 @@ func init() {
 		Max: maximum, ExpSum: expSum, Exp2Sum: exp2Sum, ScoreGrad: scoreGrad,
 		Softcap: softcap, SoftcapSlopes: softcapSlopes,
 		Dot: dot, Finite: finite, Scale: scale, ScaleAbove: scaleAbove, Axpby: axpby,
+		CenteredSums: centeredSums, CenteredDots: centeredDots, Affine: affine, AffineGrad: affineGrad,
+		ColumnSums: columnSums, ColumnDots: columnDots, ColumnAffine: columnAffine, ColumnAffineGrad: columnAffineGrad,
 		Fence: func() {}, Prefetch: func([]byte) {}, CopyAround: copyPlain,
 	}.tileLoops())
 }

@@ -13,7 +13,9 @@ func init() {
 		Max: maximumAVX2, ExpSum: expSumAVX2, Exp2Sum: exp2SumAVX2, ScoreGrad: scoreGradAVX2,
 		Softcap: softcapAVX2, SoftcapSlopes: softcapSlopesAVX2,
 		Dot: dotAVX2, Finite: isZero(nonFiniteAVX2), Scale: scaleAVX2, ScaleAbove: scaleAboveAVX2,
-		Axpby: axpbyAVX2,
+		Axpby:        axpbyAVX2,
+		CenteredSums: centeredSumsAVX2, CenteredDots: centeredDotsAVX2, Affine: affineAVX2, AffineGrad: affineGradAVX2,
+		ColumnSums: columnSumsAVX2, ColumnDots: columnDotsAVX2, ColumnAffine: columnAffineAVX2, ColumnAffineGrad: columnAffineGradAVX2,
 		Fence: fence, Prefetch: prefetch, CopyAround: aligned(copyAroundAVX2),
 	}.tileLoops())
 	Registry.Add(cpu.AVX512, Kernels{
@@ -21,6 +23,8 @@ func init() {
 		Softcap: softcapAVX512, SoftcapSlopes: softcapSlopesAVX512,
 		Dot: dotAVX512, Finite: isZero(nonFiniteAVX512), Scale: scaleAVX512, ScaleAbove: scaleAboveAVX512,
 		Axpby: axpbyAVX512, MaxRows: maxRows, Exp2Rows: exp2Rows, GradRows: gradRows,
+		CenteredSums: centeredSumsAVX512, CenteredDots: centeredDotsAVX512, Affine: affineAVX512, AffineGrad: affineGradAVX512,
+		ColumnSums: columnSumsAVX512, ColumnDots: columnDotsAVX512, ColumnAffine: columnAffineAVX512, ColumnAffineGrad: columnAffineGradAVX512,
 		Fence: fence, Prefetch: prefetch, CopyAround: aligned(copyAroundAVX512),
 	})
 	Pairs.Add(cpu.AVX512BF16, PairKernels{Exp2Rows: exp2PairRows, GradRows: gradPairRows})

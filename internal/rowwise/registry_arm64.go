@@ -14,6 +14,8 @@ func init() {
 		Softcap: softcapNEON, SoftcapSlopes: softcapSlopesNEON,
 		Dot: dotNEON, Finite: func(x []float32) bool { return nonFiniteNEON(x) == 0 },
 		Scale: scaleNEON, ScaleAbove: scaleAboveNEON, Axpby: axpbyNEON,
+		CenteredSums: centeredSums, CenteredDots: centeredDots, Affine: affine, AffineGrad: affineGrad,
+		ColumnSums: columnSums, ColumnDots: columnDots, ColumnAffine: columnAffine, ColumnAffineGrad: columnAffineGrad,
 		Fence: func() {}, Prefetch: func([]byte) {}, CopyAround: copyPlain,
 	}.tileLoops())
 	F32.Add(cpu.NEON, Layers[float32]{

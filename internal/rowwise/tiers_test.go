@@ -143,6 +143,44 @@ var calls = []call{
 		k.Fence()
 		return nil
 	}},
+	{"CenteredSums", 1, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		sum, squares := k.CenteredSums(s[0], a[0])
+		return []float32{sum, squares}
+	}},
+	{"CenteredDots", 2, false, func(k tier, s [][]float32, a [4]float32) []float32 {
+		sum, dot := k.CenteredDots(s[0], s[1], a[0])
+		return []float32{sum, dot}
+	}},
+	{"Affine", 2, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.Affine(s[0], s[1], a[0], a[1], a[2], a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"AffineGrad", 3, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.AffineGrad(s[0], s[1], s[2], a[0], a[1], a[2], a[3], a[0], false)
+		k.AffineGrad(s[1], s[1], s[2], a[0], a[1], a[2], a[3], 0, a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"ColumnSums", 4, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.ColumnSums(s[0], s[1], s[2], s[3])
+		return nil
+	}},
+	{"ColumnDots", 5, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.ColumnDots(s[0], s[1], s[2], s[3], s[4])
+		return nil
+	}},
+	{"ColumnAffine", 5, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.ColumnAffine(s[0], s[1], s[2], s[3], s[4], a[3] > 0)
+		k.Fence()
+		return nil
+	}},
+	{"ColumnAffineGrad", 7, true, func(k tier, s [][]float32, a [4]float32) []float32 {
+		k.ColumnAffineGrad(s[0], s[1], s[2], s[3], s[4], s[5], s[6], a[1], false)
+		k.ColumnAffineGrad(s[2], s[1], s[2], s[3], s[4], s[5], s[6], 0, a[3] > 0)
+		k.Fence()
+		return nil
+	}},
 	{"Dot", 2, false, func(k tier, s [][]float32, _ [4]float32) []float32 {
 		return []float32{k.Dot(s[0], s[1])}
 	}},

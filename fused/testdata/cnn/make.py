@@ -42,11 +42,40 @@ def activation(name, f, dtype, dt):
     return {"name": name, "dtype": dt, "y": numbers(y), "dx": numbers(x.grad)}
 
 
+def norm(name, layer):
+    """A norm of [3, 4, 5], with the gradients of its parameters."""
+    x = (tensor(1, 60, 3) + 1).reshape(3, 4, 5).requires_grad_()
+    dy = tensor(2, 60, 2).reshape(3, 4, 5)
+    with torch.no_grad():
+        layer.weight.copy_(tensor(3, 4, 1))
+        layer.bias.copy_(tensor(4, 4, 1))
+    y = layer(x)
+    y.backward(dy)
+    running = {k: numbers(v) for k, v in layer.named_buffers() if k != "num_batches_tracked"}
+    return {"name": name, "y": numbers(y), "dx": numbers(x.grad), "dgamma": numbers(layer.weight.grad), "dbeta": numbers(layer.bias.grad),
+            "runningMean": running.get("running_mean"), "runningVar": running.get("running_var")}
+
+
+class LayerNorm2d(torch.nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+def norms():
+    evaluated = torch.nn.BatchNorm1d(4).eval()
+    with torch.no_grad():
+        evaluated.running_mean.copy_(tensor(5, 4, 1))
+        evaluated.running_var.copy_(tensor(6, 4, 1).abs())
+    return [norm("GroupNorm", torch.nn.GroupNorm(2, 4)), norm("BatchNorm", torch.nn.BatchNorm1d(4)),
+            norm("ChannelNorm", LayerNorm2d(4, eps=1e-5)), norm("evaluated", evaluated)]
+
+
 def main():
     path = pathlib.Path(__file__).parent / "golden.json"
     path.write_text(json.dumps({
         "torch": torch.__version__,
         "activations": [activation(name, f, dtype, dt) for dt, dtype in DTYPES.items() for name, f in ACTIVATIONS.items()],
+        "norms": norms(),
     }))
 
 

@@ -58,6 +58,16 @@ func main() {
 		if k.wide {
 			dropoutDrawn(k)
 		}
+		if !k.bf16 {
+			centeredSums(k)
+			centeredDots(k)
+			affine(k, false, "affine")
+			affineGrad(k, false, "affineGrad")
+			columnSums(k)
+			columnDots(k)
+			affine(k, true, "columnAffine")
+			affineGrad(k, true, "columnAffineGrad")
+		}
 		rotate(k)
 		if k.bf16 {
 			rotatePairsBF16(k)
