@@ -32,12 +32,22 @@ func (t *tile) columns() {
 		}
 		beta = 1
 	}
-	if !t.staged {
-		return
+	if t.staged {
+		t.storeColumns(strideC)
 	}
-	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
+}
+
+// storeColumns brings the sums of a tile in scratch to the result.
+func (t *tile) storeColumns(strideC int) {
+	phase := t.phase
+	if phase.dense() {
+		n := phase.positions()
+		one := axis{n: 1, outStep: 1, outSize: 1}
+		phase.axes = [3]axis{one, one, {n: n, outStep: 1, outSize: n}}
+	}
+	for r := newRuns(&phase, t.n0, t.n1); r.next(); {
 		at := t.image(r.image, t.m0, t.results, t.dstSize) + r.place()
-		t.putRows(at, t.phase.axes[2].outStep, t.dstSize, c[r.col:], t.m1-t.m0, r.len, strideC)
+		t.putRows(at, phase.axes[2].outStep, t.dstSize, t.c[r.col:], t.m1-t.m0, r.len, strideC)
 	}
 }
 

@@ -25,7 +25,8 @@
 // Vectors are dense. The vectors V of one call have one element type: float32, binary16 or bfloat16. This holds for
 // views too. Gradients of w and of the bias are float32 and enter the caller's accumulators directly, see
 // [snug.Into]. Products are added in float32 and rounded once, to nearest even. A sum of n products has an absolute
-// error of at most (n+3)·2^-24·Σ|product| before that, unless float32 overflows or underflows.
+// error of at most (n+3)·2^-24·Σ|product| before that, unless float32 overflows or underflows. Processors that multiply
+// bfloat16 in hardware (AMX, AVX512_BF16) do so, and may take subnormal numbers, below 2^-126, for 0.
 //
 // # Results
 //

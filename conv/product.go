@@ -40,13 +40,14 @@ const (
 
 // The parts of a worker's scratch, in floats. PackLines and CopyRows may write some rows beyond the end.
 const (
-	sizeB     = depthLen*nc + 1024
-	sizeA     = 80*(kc+2*rowGap) + 2048
-	sizeC     = mcStaged * nc
-	sizeTmp   = tmpRows*32 + 1024
-	sizeLines = 32*(tmpRows+rowGap) + 1024
-	mostPiece = 1024 // pieces that are listed
-	pieceLen  = 6    // floats of a piece
+	sizeB      = depthLen*nc + 1024
+	sizeA      = 80*(kc+2*rowGap) + 2048
+	sizeC      = mcStaged * nc
+	sizeTmp    = tmpRows*32 + 1024
+	sizeLines  = 32*(tmpRows+rowGap) + 1024
+	mostPiece  = 1024                // pieces that are listed
+	mostListed = mostPiece - tmpRows // of them, where the taps are listed too
+	pieceLen   = 6                   // floats of a piece
 )
 
 // Scratch is the most that each running worker holds, in bytes.
@@ -75,7 +76,7 @@ func newBuffers(buf []float32) (b buffers) {
 
 // ints returns the memory of the pieces as numbers.
 func (b *buffers) ints() []int {
-	return unsafe.Slice((*int)(unsafe.Pointer(unsafe.SliceData(b.pieces))), mostPiece)
+	return unsafe.Slice((*int)(unsafe.Pointer(unsafe.SliceData(b.pieces))), 3*mostPiece*8/unsafe.Sizeof(0))
 }
 
 // correlation is a correlation that is under way: each element of the result is a sum over channels of the source and taps.
@@ -211,6 +212,7 @@ type tile struct {
 	n0, n1 int // positions, of those of all images
 	m0, m1 int // channels of the result
 	listed listKey
+	pairParts
 }
 
 // block is a part of the depth: channels of the source, and taps. If it does not have all taps, it has one channel.
@@ -283,9 +285,12 @@ func (g *correlation) item(item int) {
 	if g.perImage {
 		t.n0, t.n1 = t.n0+item*n, t.n1+item*n
 	}
-	if g.last {
+	switch {
+	case g.takesPairs():
+		t.columnsOfPairs()
+	case g.last:
 		t.rows()
-	} else {
+	default:
 		t.columns()
 	}
 }

@@ -1,6 +1,9 @@
 package gemm
 
-import "github.com/snug-ml/snug/internal/cpu"
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+)
 
 // Rows are rows of A that a caller packed: element (i, k) is at X[i·Row + k·Col], or, if they lie in panels that are
 // Panel elements apart, element (i, k) of panel [Kernel.PanelOf] is at X[p·Panel + i·Row + k·Col].
@@ -43,3 +46,15 @@ func (k *Kernel) MulRows(rows, cols, depth int, alpha float32, a Rows, b []float
 		}
 	}
 }
+
+// PairLines is how many lines a panel of [Pairs] has, and PairDepth the depth of its steps.
+const (
+	PairLines = mr
+	PairDepth = kr
+)
+
+// Words returns the bits of a vector of bfloat16, and AlignedWords memory from its first line of the cache on, as words.
+func Words(v snug.View) []uint16 { return words(v) }
+
+// AlignedWords is documented with [Words].
+func AlignedWords(buf []float32) []uint16 { return alignedWords(buf) }

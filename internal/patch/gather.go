@@ -47,3 +47,6 @@ func gather(rows Copy) Gather {
 		}
 	}
 }
+
+// GatherWords is Gather of bfloat16 that stays as it is, for steps of 1 and 2.
+type GatherWords func(dst, src []uint16, at int, pieces []Piece, channels, nextSrc, nextDst, step int)

@@ -133,3 +133,13 @@ func dotsAVX512(sums *float32, y *float32, src *float32, offsets *int, rows int,
 //
 //go:noescape
 func spreadAVX512(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
+
+// gatherWords1AVX512 copies elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gatherWords1AVX512(dst *uint16, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gatherWords2AVX512 copies every second of the elements of pieces for all channels. Distances are in bytes.
+//
+//go:noescape
+func gatherWords2AVX512(dst *uint16, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)

@@ -1705,3 +1705,81 @@ next:
 	JNZ  row
 	VZEROUPPER
 	RET
+
+// func gatherWords1AVX512(dst *uint16, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512BW
+TEXT ·gatherWords1AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ pieces+16(FP), DX
+	MOVQ count+24(FP), BX
+	MOVQ nextSrc+40(FP), SI
+	MOVQ nextDst+48(FP), DI
+
+piece:
+	MOVQ  (DX), R8
+	LEAQ  (CX)(R8*2), R8
+	MOVQ  8(DX), R9
+	LEAQ  (AX)(R9*2), R9
+	MOVL  16(DX), R11
+	MOVL  20(DX), R12
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R10
+	KMOVD R12, K2
+	KMOVD R11, K1
+
+channel:
+	VMOVDQU16.Z (R8), K1, Z0
+	VMOVDQU16   Z0, K2, (R9)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	DECQ        R10
+	JNZ         channel
+	DECQ        BX
+	JNZ         piece
+	VZEROUPPER
+	RET
+
+// func gatherWords2AVX512(dst *uint16, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL, BMI2
+TEXT ·gatherWords2AVX512(SB), NOSPLIT, $0-56
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ pieces+16(FP), DX
+	MOVQ count+24(FP), BX
+	MOVQ nextSrc+40(FP), SI
+	MOVQ nextDst+48(FP), DI
+	MOVQ $0x5555555555555555, R8
+
+piece:
+	MOVQ  (DX), R9
+	LEAQ  (CX)(R9*2), R9
+	MOVQ  8(DX), R10
+	LEAQ  (AX)(R10*2), R10
+	MOVL  16(DX), R12
+	MOVL  20(DX), R13
+	ADDQ  $0x18, DX
+	MOVQ  channels+32(FP), R11
+	KMOVD R13, K3
+	PDEPQ R8, R12, R12
+	SHRQ  $0x10, R13
+	KMOVD R13, K4
+	KMOVD R12, K1
+	SHRQ  $0x20, R12
+	KMOVD R12, K2
+
+channel:
+	VMOVDQU16.Z (R9), K1, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU16   Y0, K3, (R10)
+	VMOVDQU16.Z 64(R9), K2, Z0
+	VPMOVDW     Z0, Y0
+	VMOVDQU16   Y0, K4, 32(R10)
+	ADDQ        SI, R9
+	ADDQ        DI, R10
+	DECQ        R11
+	JNZ         channel
+	DECQ        BX
+	JNZ         piece
+	VZEROUPPER
+	RET

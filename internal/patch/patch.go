@@ -19,12 +19,13 @@ type Kernels struct {
 	Dots   Dots
 	Lanes  int // sums of Dots for each tap
 	Spread Spread
+	Words  GatherWords // nil: there is none
 }
 
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
 
-func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread}) }
+func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread, nil}) }
 
 func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
 	switch src.DType() {

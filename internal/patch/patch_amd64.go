@@ -11,9 +11,9 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy), newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy), newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread, nil})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
-	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, spreadVectors})
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, spreadVectors, gatherWords})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -118,4 +118,12 @@ func newDots(f func(sums, y, src *float32, offsets *int, rows, cols, rowY, rowSr
 	return func(sums, y, src []float32, offsets []int, rows, cols, rowY, rowSrc int) {
 		f(&sums[0], &y[0], &src[0], &offsets[0], rows, cols, 4*rowY, 4*rowSrc)
 	}
+}
+
+func gatherWords(dst, src []uint16, at int, pieces []Piece, channels, nextSrc, nextDst, step int) {
+	if len(pieces) == 0 || channels == 0 {
+		return
+	}
+	f := [2]func(dst, src *uint16, pieces *[3]int64, count, channels, nextSrc, nextDst int){gatherWords1AVX512, gatherWords2AVX512}[step-1]
+	f(&dst[0], &src[at], (*[3]int64)(unsafe.Pointer(&pieces[0])), len(pieces), channels, 2*nextSrc, 2*nextDst)
 }

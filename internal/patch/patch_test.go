@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
@@ -80,6 +81,18 @@ func TestGather(t *testing.T) {
 					gather(copyRows)(want, src, at, pieces, channels, all, next, step)
 					kernel.Gather(got, src, at, pieces, channels, all, next, step)
 					require.Equal(t, want, got, "%v %v, step %d, %d elements", tier, dt, step, n)
+					if dt != snug.BF16 || kernel.Words == nil || step > 2 {
+						continue
+					}
+					words := vector[uint16](t, len(want))
+					for i := range words {
+						words[i] = uint16(snug.ToBFloat16(-77))
+					}
+					x := src.BFloat16s()
+					kernel.Words(words, unsafe.Slice((*uint16)(unsafe.Pointer(&x[0])), len(x)), at, pieces, channels, all, next, step)
+					for i, w := range words {
+						require.Equal(t, want[i], snug.BFloat16(w).Float32(), "step %d, %d elements, element %d", step, n, i)
+					}
 				}
 			}
 		}

@@ -127,3 +127,63 @@ func (e element) gather(step int) {
 	VZEROUPPER()
 	RET()
 }
+
+// gatherWords copies pieces of 16-bit elements as they are.
+func gatherWords(step int) {
+	name := fmt.Sprintf("gatherWords%dAVX512", step)
+	TEXT(name, NOSPLIT, "func(dst, src *uint16, pieces *[3]int64, count, channels, nextSrc, nextDst int)")
+	Pragma("noescape")
+	what := "elements"
+	if step == 2 {
+		what = "every second of the elements"
+	}
+	Doc(name + " copies " + what + " of pieces for all channels. Distances are in bytes.")
+	dst, src, pieces, count := param("dst"), param("src"), param("pieces"), param("count")
+	nextSrc, nextDst := param("nextSrc"), param("nextDst")
+	spread := GP64()
+	if step == 2 {
+		MOVQ(U64(0x5555555555555555), spread)
+	}
+	from, to, left := GP64(), GP64(), GP64()
+	read, written := GP64(), GP64()
+	r := []reg.VecVirtual{ZMM(), ZMM()}
+	kr, kw := []reg.OpmaskVirtual{K(), K()}, []reg.OpmaskVirtual{K(), K()}
+	Label("piece")
+	for i, p := range []struct{ to, base reg.GPVirtual }{{from, src}, {to, dst}} {
+		MOVQ(Mem{Base: pieces, Disp: 8 * i}, p.to)
+		LEAQ(Mem{Base: p.base, Index: p.to, Scale: 2}, p.to)
+	}
+	MOVL(Mem{Base: pieces, Disp: 16}, read.As32())
+	MOVL(Mem{Base: pieces, Disp: 20}, written.As32())
+	ADDQ(Imm(24), pieces)
+	Load(Param("channels"), left)
+	KMOVD(written.As32(), kw[0])
+	if step == 2 {
+		PDEPQ(spread, read, read)
+		SHRQ(Imm(16), written)
+		KMOVD(written.As32(), kw[1])
+	}
+	KMOVD(read.As32(), kr[0])
+	if step == 2 {
+		SHRQ(Imm(32), read)
+		KMOVD(read.As32(), kr[1])
+	}
+	Label("channel")
+	for i := range step {
+		VMOVDQU16_Z(Mem{Base: from, Disp: 64 * i}, kr[i], r[i])
+		if step == 1 {
+			VMOVDQU16(r[i], kw[i], Mem{Base: to})
+			continue
+		}
+		VPMOVDW(r[i], r[i].(reg.Vec).AsY())
+		VMOVDQU16(r[i].(reg.Vec).AsY(), kw[i], Mem{Base: to, Disp: 32 * i})
+	}
+	ADDQ(nextSrc, from)
+	ADDQ(nextDst, to)
+	DECQ(left)
+	JNZ(LabelRef("channel"))
+	DECQ(count)
+	JNZ(LabelRef("piece"))
+	VZEROUPPER()
+	RET()
+}

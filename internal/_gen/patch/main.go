@@ -31,6 +31,8 @@ func main() {
 	}
 	twice()
 	spread()
+	gatherWords(1)
+	gatherWords(2)
 	Generate()
 }
 
