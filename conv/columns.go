@@ -24,7 +24,7 @@ func (t *tile) columns() {
 			continue
 		}
 		t.packColumns(&b)
-		strip := t.kern.StripRows()
+		strip := evenly(t.m1-t.m0, t.kern.StripRows())
 		for m := t.m0; m < t.m1; m += strip {
 			rows := min(strip, t.m1-m)
 			a := t.packStrip(&b, m, rows)

@@ -185,7 +185,7 @@ func (g *correlation) cut(phases int) cuts {
 		if max(positions, results) < 128 {
 			break
 		}
-		if positions >= results {
+		if positions >= 2*results { // weights take longer to pack
 			c.partsP++
 		} else {
 			c.partsM++
@@ -202,6 +202,9 @@ func (g *correlation) cut(phases int) cuts {
 	c.itemsOfPhase = images * g.groups * c.partsP * c.partsM
 	return c
 }
+
+// evenly returns the size of parts of n, as few and as equal as parts of at most most can be.
+func evenly(n, most int) int { return cpu.Chunks(n, cpu.Chunks(n, most)) }
 
 // tile is the part of a product that one worker does.
 type tile struct {

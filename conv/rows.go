@@ -13,7 +13,7 @@ func (t *tile) rows() {
 		beta = t.into.Beta
 	}
 	parts, channels, taps := t.blocks()
-	strip := t.kern.StripRows()
+	strip := evenly(t.n1-t.n0, t.kern.StripRows())
 	for i := range parts {
 		b := t.block(i, parts, channels, taps)
 		depth := b.depth()
