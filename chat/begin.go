@@ -114,7 +114,7 @@ func (l *labeler) asked(i, p int, usual prompt) prompt {
 // start returns where the text of message i begins, with the white space in front of it.
 func (l *labeler) start(i int) int {
 	p := l.places[l.first[i]]
-	return p.begin - commonSpace(l.text[:p.begin], l.parts[p.part].before)
+	return len(strings.TrimSuffix(l.text[:p.begin], l.parts[p.part].before))
 }
 
 // begin returns where the generation prompt ends in the text from p on, if that is before limit or the message's text

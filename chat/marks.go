@@ -335,14 +335,6 @@ func commonPrefix(a, b string) (n int) {
 	return n
 }
 
-// commonSpace returns the size of white space if a text ends with it, or else 0.
-func commonSpace(text, space string) int {
-	if strings.HasSuffix(text, space) {
-		return len(space)
-	}
-	return 0
-}
-
 // commonSuffix returns how many bytes at the end of two texts are equal, in whole characters.
 func commonSuffix(a, b string) (n int) {
 	for n < min(len(a), len(b)) && a[len(a)-1-n] == b[len(b)-1-n] {

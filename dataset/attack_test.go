@@ -35,7 +35,7 @@ func plainValue(v value) any {
 	case object:
 		m := map[string]any{}
 		for _, x := range v {
-			m[x.name] = plainValue(x.value)
+			m[x.Name] = plainValue(x.Value)
 		}
 		return m
 	}

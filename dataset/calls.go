@@ -62,7 +62,7 @@ func (f *rows) callOf(m *turn, name string, x value, written bool) error {
 	if !framed {
 		inner = o
 	}
-	function, found := inner.text("name")
+	function, found := textOf(inner, "name")
 	if !found || strings.TrimSpace(function) == "" {
 		return fmt.Errorf("%s has no name of a function", name)
 	}
@@ -70,14 +70,14 @@ func (f *rows) callOf(m *turn, name string, x value, written bool) error {
 	if err != nil {
 		return err
 	}
-	frame := object{{"type", "function"}}
+	frame := object{{Name: "type", Value: "function"}}
 	if framed {
 		if err := f.callMembers(name, o, "function", "id", "type", "index"); err != nil {
 			return err
 		}
 		frame = withoutNulls(o).(object)
-	} else if id, found := inner.text("id"); found {
-		frame = append(frame, member{"id", id})
+	} else if id, found := textOf(inner, "id"); found {
+		frame = append(frame, member{Name: "id", Value: id})
 	}
 	if err := f.callMembers(name, inner, slices.Concat(argumentNames, []string{"name", "id", "type", "index"})...); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (f *rows) callOf(m *turn, name string, x value, written bool) error {
 	if err != nil {
 		return fmt.Errorf("%s: arguments of %s: %w", name, shortened(function), err)
 	}
-	o = with(o, "function", object{{"name", function}, {"arguments", arguments}})
+	o = with(o, "function", object{{Name: "name", Value: function}, {Name: "arguments", Value: arguments}})
 	if m.Role != "assistant" {
 		return fmt.Errorf("%s of the role %s, want assistant", name, m.Role)
 	}
@@ -114,7 +114,7 @@ var argumentNames = []string{"arguments", "parameters", "args", "input"}
 func (f *rows) argumentsOf(name string, call object, written bool) (x value, err error) {
 	found, by := false, ""
 	for _, as := range argumentNames {
-		v, there := call.get(as)
+		v, there := call.Get(as)
 		if !there || v == nil {
 			continue
 		}
@@ -140,20 +140,20 @@ func (f *rows) callMembers(name string, o object, known ...string) error {
 	var own []string
 	arguments := false
 	for _, m := range o {
-		arguments = arguments || slices.Contains(argumentNames, m.name) || m.name == "function"
-		if slices.Contains(known, m.name) || empty(m.value) {
+		arguments = arguments || slices.Contains(argumentNames, m.Name) || m.Name == "function"
+		if slices.Contains(known, m.Name) || empty(m.Value) {
 			continue
 		}
-		if decides(m.name) {
-			return fmt.Errorf("%s has %s, which may say whether it is learned: write train into the message, or remove it", name, readable(m.name))
+		if decides(m.Name) {
+			return fmt.Errorf("%s has %s, which may say whether it is learned: write train into the message, or remove it", name, readable(m.Name))
 		}
-		if slices.Contains(known, usual(m.name)) {
-			return fmt.Errorf("%s: %s: names are exact: write %s, or remove it", name, readable(m.name), usual(m.name))
+		if slices.Contains(known, usual(m.Name)) {
+			return fmt.Errorf("%s: %s: names are exact: write %s, or remove it", name, readable(m.Name), usual(m.Name))
 		}
-		own = append(own, m.name)
+		own = append(own, m.Name)
 	}
 	if len(own) > 0 && !arguments {
-		return fmt.Errorf("%s has no arguments; its members are %s: write them as arguments, {} for none", name, listed(o.names()))
+		return fmt.Errorf("%s has no arguments; its members are %s: write them as arguments, {} for none", name, listed(namesOf(o)))
 	}
 	for _, n := range own {
 		f.ignore("messages.tool_calls." + n)
@@ -234,8 +234,8 @@ func (p parser) areCalls(text string) bool {
 	}
 	return err == nil && len(l) > 0 && !slices.ContainsFunc(l, func(e value) bool {
 		o, _ := e.(object)
-		_, named := o.text("name")
-		_, called := o.get("arguments")
+		_, named := textOf(o, "name")
+		_, called := o.Get("arguments")
 		return !named || !called
 	})
 }
@@ -255,9 +255,9 @@ func writeJSON(b *strings.Builder, x value) {
 			if i > 0 {
 				b.WriteString(", ")
 			}
-			writeJSON(b, m.name)
+			writeJSON(b, m.Name)
 			b.WriteString(": ")
-			writeJSON(b, m.value)
+			writeJSON(b, m.Value)
 		}
 		b.WriteByte('}')
 	case list:

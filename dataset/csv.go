@@ -98,7 +98,7 @@ func readCSV(in io.Reader, comma rune, before int, limit int64, give func(row) e
 		}
 		x := row{at: at, fields: make(object, len(names))}
 		for i, name := range names {
-			x.fields[i] = member{name, strings.Clone(values[i])}
+			x.fields[i] = member{Name: name, Value: strings.Clone(values[i])}
 		}
 		if err := give(x); err != nil {
 			return fmt.Errorf("%s: %w", at, err)

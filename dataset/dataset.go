@@ -29,6 +29,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -184,7 +185,9 @@ func (s *Set) read(paths []string, tok *tokenizer.Tokenizer) error {
 // end says that no samples follow.
 func (s *Set) end() error {
 	err := s.spool.end()
-	s.stats.OnDisk, s.stats.Folder = s.spool.onDisk()
+	if f := s.spool.file; f != nil {
+		s.stats.OnDisk, s.stats.Folder = s.spool.written, filepath.Dir(f.Name())
+	}
 	return err
 }
 

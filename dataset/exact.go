@@ -26,8 +26,8 @@ func exact(x value) error {
 		}
 	case object:
 		for _, m := range x {
-			if err := exact(m.value); err != nil {
-				return at(readable(m.name), err)
+			if err := exact(m.Value); err != nil {
+				return at(readable(m.Name), err)
 			}
 		}
 	}

@@ -283,15 +283,15 @@ func variablesOf(v *view) (values chat.Object, err error) {
 			return nil, fmt.Errorf("chat_template_kwargs is %s, want an object", kindOf(kwargs))
 		}
 		for _, m := range o {
-			switch m.name {
+			switch m.Name {
 			case "messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template":
-				return nil, fmt.Errorf("chat_template_kwargs has %s, which a row cannot set", m.name)
+				return nil, fmt.Errorf("chat_template_kwargs has %s, which a row cannot set", m.Name)
 			}
-			if err := exact(m.value); err != nil {
-				return nil, at("chat_template_kwargs."+m.name, err)
+			if err := exact(m.Value); err != nil {
+				return nil, at("chat_template_kwargs."+m.Name, err)
 			}
-			if m.value != nil {
-				values = append(values, chat.Field{Name: m.name, Value: jinjaValue(m.value)})
+			if m.Value != nil {
+				values = append(values, chat.Field{Name: m.Name, Value: jinjaValue(m.Value)})
 			}
 		}
 	}
@@ -347,11 +347,11 @@ func (p parser) toolsOf(name string, x value) (tools []any, err error) {
 		if err := exact(o); err != nil {
 			return nil, fmt.Errorf("%s: tool %d: %w", name, i, err)
 		}
-		if inner, _ := o.get("function"); inner == nil {
-			if _, named := o.text("name"); !named {
+		if inner, _ := o.Get("function"); inner == nil {
+			if _, named := textOf(o, "name"); !named {
 				return nil, fmt.Errorf("%s: tool %d has neither function nor name", name, i)
 			}
-			o = object{{"type", "function"}, {"function", o}}
+			o = object{{Name: "type", Value: "function"}, {Name: "function", Value: o}}
 		}
 		if o, err = p.parsed(o, "parameters"); err != nil {
 			return nil, fmt.Errorf("%s: tool %d: %w", name, i, err)
@@ -367,7 +367,7 @@ func (p parser) parsed(o object, name string) (object, error) {
 	if !ok {
 		return o, nil
 	}
-	text, ok := inner.text(name)
+	text, ok := textOf(inner, name)
 	if !ok || empty(text) {
 		return o, nil
 	}
@@ -386,7 +386,7 @@ func (p parser) parsed(o object, name string) (object, error) {
 
 // get returns a member of a type.
 func get[T any](o object, name string) (x T, ok bool) {
-	v, _ := o.get(name)
+	v, _ := o.Get(name)
 	x, ok = v.(T)
 	return x, ok
 }
@@ -395,12 +395,12 @@ func get[T any](o object, name string) (x T, ok bool) {
 func with(o object, name string, x value) object {
 	o = slices.Clone(o)
 	for i := range o {
-		if o[i].name == name {
-			o[i].value = x
+		if o[i].Name == name {
+			o[i].Value = x
 			return o
 		}
 	}
-	return append(o, member{name, x})
+	return append(o, member{Name: name, Value: x})
 }
 
 // withoutNulls returns a value without the members that are null: columns of structs have the members of all rows.
@@ -409,8 +409,8 @@ func withoutNulls(x value) value {
 	case object:
 		o := object{}
 		for _, m := range x {
-			if m.value != nil {
-				o = append(o, member{m.name, withoutNulls(m.value)})
+			if m.Value != nil {
+				o = append(o, member{Name: m.Name, Value: withoutNulls(m.Value)})
 			}
 		}
 		return o
@@ -451,7 +451,7 @@ func jinjaValue(x value) any {
 	case object:
 		o := chat.Object{}
 		for _, m := range x {
-			o = append(o, chat.Field{Name: m.name, Value: jinjaValue(m.value)})
+			o = append(o, chat.Field{Name: m.Name, Value: jinjaValue(m.Value)})
 		}
 		return o
 	}

@@ -180,20 +180,20 @@ func (f *rows) promptOf(v *view, chosen []chat.Message) ([]chat.Message, error) 
 	}
 	o, _ := v.take(name).(object)
 	for _, m := range o { // as OpenAI has it: the request's messages and tools
-		switch m.name {
+		switch m.Name {
 		case "messages":
 		case "tools", "functions":
-			if v.has(m.name) {
-				return nil, fmt.Errorf("both %s and input.%s", m.name, m.name)
+			if v.has(m.Name) {
+				return nil, fmt.Errorf("both %s and input.%s", m.Name, m.Name)
 			}
-			v.names, v.values[m.name] = append(v.names, m.name), m.value
+			v.names, v.values[m.Name] = append(v.names, m.Name), m.Value
 		case "parallel_tool_calls":
-			f.ignore("input." + m.name)
+			f.ignore("input." + m.Name)
 		default:
-			return nil, fmt.Errorf("input has %s, want messages and tools", m.name)
+			return nil, fmt.Errorf("input has %s, want messages and tools", m.Name)
 		}
 	}
-	x, _ := o.get("messages")
+	x, _ := o.Get("messages")
 	return f.messages(inputMessages, x, false)
 }
 

@@ -356,7 +356,7 @@ func (c *content) contains(x value) bool {
 	case list:
 		return !slices.ContainsFunc(x, func(e value) bool { return !c.contains(e) })
 	case object:
-		return !slices.ContainsFunc(x, func(m member) bool { return !c.contains(m.value) })
+		return !slices.ContainsFunc(x, func(m member) bool { return !c.contains(m.Value) })
 	}
 	return true
 }
@@ -380,14 +380,14 @@ func (c *content) says(x value) bool {
 		return !slices.ContainsFunc(x, func(e value) bool { return !c.says(e) })
 	case object:
 		for _, name := range contentNames {
-			if text, ok := x.text(name); ok {
+			if text, ok := textOf(x, name); ok {
 				return c.saysText(text)
 			}
 		}
-		if _, found := x.get("content"); found { // of a message without content, or with parts
+		if _, found := x.Get("content"); found { // of a message without content, or with parts
 			return true
 		}
-		return len(x) > 0 && !slices.ContainsFunc(x, func(m member) bool { return !c.says(m.value) }) // such as input and output
+		return len(x) > 0 && !slices.ContainsFunc(x, func(m member) bool { return !c.says(m.Value) }) // such as input and output
 	}
 	return false
 }

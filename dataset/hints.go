@@ -115,7 +115,7 @@ func inner(name string, x value) (path string, messages bool) {
 		return jqPath(name) + "[]", err == nil && said != nil
 	case object:
 		for _, m := range x {
-			if path, messages := inner(m.name, m.value); path != "" && !messages {
+			if path, messages := inner(m.Name, m.Value); path != "" && !messages {
 				return jqPath(name) + path, false
 			}
 		}
@@ -159,8 +159,8 @@ func (f *rows) shape(name string, l list) error {
 		return turns("texts", `to_entries[] | {role: (if .key % 2 == 0 then "user" else "assistant" end), content: .value}`)
 	case object:
 		for _, pair := range exchanges {
-			_, asked := x.text(pair[0])
-			_, answered := x.text(pair[1])
+			_, asked := textOf(x, pair[0])
+			_, answered := textOf(x, pair[1])
 			if _, err := roleOf(x); err != nil && asked && answered {
 				return turns("questions with their answers", fmt.Sprintf(`.[] | {role: "user", content: .%s}, {role: "assistant", content: .%s}`, pair[0], pair[1]))
 			}
@@ -176,7 +176,7 @@ func hasParts(x value) bool {
 		return false
 	}
 	o, _ := l[0].(object)
-	parts, found := o.get("parts")
+	parts, found := o.Get("parts")
 	_, isList := parts.(list)
 	return found && isList
 }

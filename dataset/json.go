@@ -255,12 +255,12 @@ func (d *decoder) object(depth int) (value, error) {
 		}
 		twice := false
 		if len(o) < 16 {
-			_, twice = o.get(name)
+			_, twice = o.Get(name)
 		} else {
 			if index == nil {
 				index = map[string]bool{}
 				for _, m := range o {
-					index[m.name] = true
+					index[m.Name] = true
 				}
 			}
 			if err := d.count(indexBytes); err != nil {
@@ -283,7 +283,7 @@ func (d *decoder) object(depth int) (value, error) {
 		if err != nil {
 			return nil, inside("."+shortened(name), err)
 		}
-		o = append(o, member{name, v})
+		o = append(o, member{Name: name, Value: v})
 	}
 }
 

@@ -119,13 +119,13 @@ func (f *rows) message(x value, mapped bool) (chat.Message, error) {
 	}
 	content, _ := contentOf(o)
 	for _, member := range o {
-		name := member.name
-		if name == "role" || name == content || name == "content" || name == "value" || empty(member.value) {
+		name := member.Name
+		if name == "role" || name == content || name == "content" || name == "value" || empty(member.Value) {
 			continue
 		}
 		small := usual(name)
 		if name == "from" {
-			if err := otherRole(role, member.value); err != nil {
+			if err := otherRole(role, member.Value); err != nil {
 				return m.Message, err
 			}
 			if _, beside := get[string](o, "role"); !beside {
@@ -133,13 +133,13 @@ func (f *rows) message(x value, mapped bool) (chat.Message, error) {
 			}
 		}
 		if rule, known := messageRules[name]; known {
-			err = rule.apply(f, m, name, member.value)
+			err = rule.apply(f, m, name, member.Value)
 		} else if _, known := messageRules[small]; small != name && (known || slices.Contains(contentNames, small) || slices.Contains(roleNames, small)) {
 			err = fmt.Errorf("%s: names are exact: write %s, or remove it", readable(name), small)
-		} else if decides(name) && isSwitch(member.value) {
-			err = fmt.Errorf("%s is %s, and may say whether the message is learned: write train, which is true for what is learned, or remove it", readable(name), shortJSON(member.value))
+		} else if decides(name) && isSwitch(member.Value) {
+			err = fmt.Errorf("%s is %s, and may say whether the message is learned: write train, which is true for what is learned, or remove it", readable(name), shortJSON(member.Value))
 		} else {
-			m.Fields = append(m.Fields, chat.Field{Name: name, Value: jinjaValue(withoutNulls(member.value))})
+			m.Fields = append(m.Fields, chat.Field{Name: name, Value: jinjaValue(withoutNulls(member.Value))})
 		}
 		if err != nil {
 			return m.Message, err
@@ -171,7 +171,7 @@ func otherRole(role string, from value) error {
 // roleOf returns the role of a message, as it is written.
 func roleOf(o object) (string, error) {
 	for _, name := range roleNames {
-		x, found := o.get(name)
+		x, found := o.Get(name)
 		if !found || x == nil {
 			continue
 		}
@@ -180,7 +180,7 @@ func roleOf(o object) (string, error) {
 		}
 		return "", fmt.Errorf("%s is %s, want a role such as user or assistant", name, shortJSON(x))
 	}
-	return "", fmt.Errorf("no role, want role: its members are %s", listed(o.names()))
+	return "", fmt.Errorf("no role, want role: its members are %s", listed(namesOf(o)))
 }
 
 // role returns a role as the template has it.
@@ -238,7 +238,7 @@ func checkRoles(l list) error {
 // contentOf returns the member of a message that holds its content.
 func contentOf(o object) (name string, x value) {
 	for _, name := range contentNames {
-		if x, found := o.get(name); found && x != nil {
+		if x, found := o.Get(name); found && x != nil {
 			return name, x
 		}
 	}
@@ -248,7 +248,7 @@ func contentOf(o object) (name string, x value) {
 // contents reads the content of a message: a string, null, or a list of parts, whose texts are joined.
 func (f *rows) contents(m *turn, o object) error {
 	name, x := contentOf(o)
-	if other, found := o.get("value"); found && name == "content" && other != nil && !reflect.DeepEqual(other, x) {
+	if other, found := o.Get("value"); found && name == "content" && other != nil && !reflect.DeepEqual(other, x) {
 		return fmt.Errorf("both content and value")
 	}
 	switch x := x.(type) {
@@ -288,7 +288,7 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 		return fmt.Errorf("%s, want an object with type and text", kindOf(x))
 	}
 	o = withoutNulls(o).(object)
-	kind, _ := o.text("type")
+	kind, _ := textOf(o, "type")
 	text, found := "", false
 	for _, member := range o {
 		isText, err := f.partMember(kind, member)
@@ -298,7 +298,7 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 		if !isText {
 			continue
 		}
-		t, _ := member.value.(string)
+		t, _ := member.Value.(string)
 		if found && t != text {
 			return fmt.Errorf("both %q and %q are its text, want one", shortened(text), shortened(t))
 		}
@@ -315,7 +315,7 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 		b.WriteString(text)
 		return nil
 	case "tool_call":
-		v, _ := o.get("value")
+		v, _ := o.Get("value")
 		return f.call(m, kind, v)
 	}
 	return fmt.Errorf("its type is %.40q, and only text is learned: remove the part, or leave out the row", kind)
@@ -327,27 +327,27 @@ var partNames = []string{"text", "value", "content", "thinking", "reasoning"}
 // partMember reports whether a member of a part is its text. It lists those that change nothing, and returns an error for
 // others.
 func (f *rows) partMember(kind string, m member) (isText bool, err error) {
-	if _, is := m.value.(string); is && slices.Contains(partNames, m.name) {
+	if _, is := m.Value.(string); is && slices.Contains(partNames, m.Name) {
 		return true, nil
 	}
-	small := usual(m.name)
-	yes, known := truth(m.value)
+	small := usual(m.Name)
+	yes, known := truth(m.Value)
 	switch {
-	case empty(m.value), m.name == "type", slices.Contains(partNames, m.name), kind == "tool_call":
+	case empty(m.Value), m.Name == "type", slices.Contains(partNames, m.Name), kind == "tool_call":
 		return false, nil
 	case decides(small), small == "learn", small == "ignore", small == "skip":
-		if slices.Contains([]string{"train", "weight", "loss_weight", "loss"}, m.name) && known && yes {
+		if slices.Contains([]string{"train", "weight", "loss_weight", "loss"}, m.Name) && known && yes {
 			return false, nil
 		}
-		return false, fmt.Errorf("%s is %s: a part cannot be left out, set it for the message", readable(m.name), shortJSON(m.value))
+		return false, fmt.Errorf("%s is %s: a part cannot be left out, set it for the message", readable(m.Name), shortJSON(m.Value))
 	case slices.Contains(partNames, small):
-		return false, fmt.Errorf("%s: names are exact: write %s, or remove it", readable(m.name), small)
+		return false, fmt.Errorf("%s: names are exact: write %s, or remove it", readable(m.Name), small)
 	case !slices.Contains([]string{"", "text", "input_text", "output_text", "thinking", "reasoning"}, kind):
 		return false, nil // an error of its own
 	case strings.HasPrefix(small, "image"), strings.HasPrefix(small, "audio"), strings.HasPrefix(small, "video"):
-		return false, fmt.Errorf("the part has %s, and only text is learned: remove it, or leave out the row", readable(m.name))
+		return false, fmt.Errorf("the part has %s, and only text is learned: remove it, or leave out the row", readable(m.Name))
 	}
-	f.ignore("messages.content." + m.name)
+	f.ignore("messages.content." + m.Name)
 	return false, nil
 }
 
@@ -499,6 +499,6 @@ func (p parser) isShareGPT(x value) bool {
 	if !ok {
 		return false
 	}
-	_, has := o.get("from")
+	_, has := o.Get("from")
 	return has
 }

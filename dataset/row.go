@@ -3,6 +3,8 @@ package dataset
 import (
 	"encoding/json"
 	"fmt"
+
+	"github.com/snug-ml/snug/chat"
 )
 
 // row is what a file has for one sample: an object of JSON, or the columns of a table's row. Readers of all kinds of
@@ -13,17 +15,14 @@ type row struct {
 }
 
 // object is an object of JSON, with its members in their order. Names are exact, and no two are equal.
-type object []member
+type object = chat.Object
 
-// member is a name and its value.
-type member struct {
-	name  string
-	value value
-}
+// member is a name and its value, of which [value] says what it may be.
+type member = chat.Field
 
 // value is a value of JSON: nil, bool, [json.Number], string, list, object, or literal; or of a table one that is foreign.
 // Strings are UTF-8.
-type value any
+type value = any
 
 // list is an array of JSON.
 type list []value
@@ -32,20 +31,10 @@ type list []value
 // fields that are not used.
 type literal string
 
-// get returns the value of a name, which is nil for null and where the name is missing (found is false).
-func (o object) get(name string) (v value, found bool) {
+// namesOf returns the names of an object in their order.
+func namesOf(o object) (names []string) {
 	for _, m := range o {
-		if m.name == name {
-			return m.value, true
-		}
-	}
-	return nil, false
-}
-
-// names returns the names of an object in their order.
-func (o object) names() (names []string) {
-	for _, m := range o {
-		names = append(names, m.name)
+		names = append(names, m.Name)
 	}
 	return names
 }
@@ -71,27 +60,6 @@ func kindOf(v value) string {
 		return string(v) + ", about whose text programs differ: store the column as strings"
 	}
 	return fmt.Sprintf("%T", v)
-}
-
-// MarshalJSON implements [json.Marshaler]: it writes the members in their order.
-func (o object) MarshalJSON() ([]byte, error) {
-	b := []byte{'{'}
-	for i, m := range o {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		name, err := json.Marshal(m.name)
-		if err != nil {
-			return nil, err
-		}
-		b = append(append(b, name...), ':')
-		v, err := json.Marshal(m.value)
-		if err != nil {
-			return nil, err
-		}
-		b = append(b, v...)
-	}
-	return append(b, '}'), nil
 }
 
 // MarshalJSON implements [json.Marshaler] by an error: the word is not JSON.

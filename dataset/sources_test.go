@@ -222,17 +222,17 @@ func TestRowsAreExact(t *testing.T) {
 		return nil
 	}))
 	require.Equal(t, []row{{"line 1", object{
-		{"b", json.Number("1.50")},
-		{"a", list{true, false, nil, object{}, list{}, "x/é\n😀"}},
-		{"B", json.Number("-0")}, {"c", json.Number("1e400")},
-		{"d", object{{"z", json.Number("1")}, {"y", json.Number("2")}}},
-		{"", json.Number("12345678901234567890")},
+		{Name: "b", Value: json.Number("1.50")},
+		{Name: "a", Value: list{true, false, nil, object{}, list{}, "x/é\n😀"}},
+		{Name: "B", Value: json.Number("-0")}, {Name: "c", Value: json.Number("1e400")},
+		{Name: "d", Value: object{{Name: "z", Value: json.Number("1")}, {Name: "y", Value: json.Number("2")}}},
+		{Name: "", Value: json.Number("12345678901234567890")},
 	}}}, got)
-	require.Equal(t, []string{"b", "a", "B", "c", "d", ""}, got[0].fields.names())
-	v, found := got[0].fields.get("B")
+	require.Equal(t, []string{"b", "a", "B", "c", "d", ""}, namesOf(got[0].fields))
+	v, found := got[0].fields.Get("B")
 	require.True(t, found)
 	require.Equal(t, json.Number("-0"), v)
-	_, found = got[0].fields.get("C")
+	_, found = got[0].fields.Get("C")
 	require.False(t, found)
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 
 	"github.com/snug-ml/snug"
@@ -105,14 +104,6 @@ func (s *spool) read(at int64, n int) ([]byte, error) {
 		return nil, fmt.Errorf("dataset: %d bytes of tokens at byte %d of %d of a temporary file: %w", n, at, s.written, err)
 	}
 	return b, nil
-}
-
-// onDisk returns the size and the folder of the file, 0 if there is none.
-func (s *spool) onDisk() (bytes int64, folder string) {
-	if s.file == nil {
-		return 0, ""
-	}
-	return s.written, filepath.Dir(s.file.Name())
 }
 
 // close removes the file. Closing twice does nothing.

@@ -213,7 +213,7 @@ func (t *tableRows) row(number int64, fields []*columnNode, give func(row) error
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name(), err)
 		}
-		x.fields = append(x.fields, member{f.Name(), v})
+		x.fields = append(x.fields, member{Name: f.Name(), Value: v})
 	}
 	return give(x)
 }
@@ -310,7 +310,7 @@ func (t *tableRows) present(n *columnNode) (value, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", inner.Name(), err)
 		}
-		o = append(o, member{inner.Name(), v})
+		o = append(o, member{Name: inner.Name(), Value: v})
 	}
 	return o, nil
 }
@@ -324,17 +324,17 @@ func (t *tableRows) pairs(n *columnNode) (value, error) {
 	o := object{}
 	for _, pair := range v.(list) {
 		pair := pair.(object)
-		name, ok := pair[0].value.(string)
+		name, ok := pair[0].Value.(string)
 		if !ok {
 			return v, nil
 		}
-		if _, twice := o.get(name); twice {
+		if _, twice := o.Get(name); twice {
 			return nil, fmt.Errorf("%s: the name comes twice in one map, want it once: %w", shortened(name), snug.ErrCorrupt)
 		}
 		if len(o) > 1<<10 {
 			return v, nil
 		}
-		o = append(o, member{name, pair[1].value})
+		o = append(o, member{Name: name, Value: pair[1].Value})
 	}
 	return o, nil
 }

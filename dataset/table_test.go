@@ -53,15 +53,15 @@ func (n nested) asObject() object {
 	}
 	turns := list{}
 	for _, t := range n.Turns {
-		turns = append(turns, object{{"role", t.Role}, {"content", text(t.Content)}, {"calls", texts(t.Calls)}})
+		turns = append(turns, object{{Name: "role", Value: t.Role}, {Name: "content", Value: text(t.Content)}, {Name: "calls", Value: texts(t.Calls)}})
 	}
 	pairs := object{}
 	for k, v := range n.Map {
-		pairs = append(pairs, member{k, v})
+		pairs = append(pairs, member{Name: k, Value: v})
 	}
 	number := func(i int) value { return json.Number(fmt.Sprint(i)) }
-	return object{{"text", n.Text}, {"maybe", text(n.Maybe)}, {"words", texts(n.Words)}, {"list", texts(n.List)}, {"turns", turns},
-		{"inner", object{{"A", number(n.Inner.A)}, {"B", number(n.Inner.B)}}}, {"map", pairs}, {"score", floatOf(n.Score, 64)}, {"yes", n.Yes}}
+	return object{{Name: "text", Value: n.Text}, {Name: "maybe", Value: text(n.Maybe)}, {Name: "words", Value: texts(n.Words)}, {Name: "list", Value: texts(n.List)}, {Name: "turns", Value: turns},
+		{Name: "inner", Value: object{{Name: "A", Value: number(n.Inner.A)}, {Name: "B", Value: number(n.Inner.B)}}}, {Name: "map", Value: pairs}, {Name: "score", Value: floatOf(n.Score, 64)}, {Name: "yes", Value: n.Yes}}
 }
 
 // rowsOf reads all columns of a table.
@@ -126,9 +126,9 @@ func nestedRows(t *rapid.T) {
 	require.NoError(t, err)
 	for i := range want { // columns are in the order of the file
 		for _, m := range want[i] {
-			v, found := got[i].get(m.name)
-			require.True(t, found, m.name)
-			require.Equal(t, m.value, v, m.name)
+			v, found := got[i].Get(m.Name)
+			require.True(t, found, m.Name)
+			require.Equal(t, m.Value, v, m.Name)
 		}
 		require.Len(t, got[i], len(want[i]))
 	}

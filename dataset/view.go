@@ -30,13 +30,13 @@ func newView(p parser, x row, names map[string]string) (*view, error) {
 		from[name] = true
 	}
 	for _, m := range x.fields {
-		other, replaced := names[m.name]
+		other, replaced := names[m.Name]
 		switch {
-		case !replaced && !from[m.name]:
-			v.names = append(v.names, m.name)
-			v.values[m.name] = m.value
-		case other != "" && other != m.name && !from[m.name] && !empty(m.value):
-			v.behind = append(v.behind, m.name)
+		case !replaced && !from[m.Name]:
+			v.names = append(v.names, m.Name)
+			v.values[m.Name] = m.Value
+		case other != "" && other != m.Name && !from[m.Name] && !empty(m.Value):
+			v.behind = append(v.behind, m.Name)
 		}
 	}
 	for _, to := range slices.Sorted(maps.Keys(names)) {
@@ -44,9 +44,9 @@ func newView(p parser, x row, names map[string]string) (*view, error) {
 		if name == "" {
 			continue
 		}
-		field, found := x.fields.get(name)
+		field, found := x.fields.Get(name)
 		if !found {
-			return nil, fmt.Errorf("-map %s=%s: the row has no field %s, its fields are %s: %w", to, name, name, listed(x.fields.names()), snug.ErrConfig)
+			return nil, fmt.Errorf("-map %s=%s: the row has no field %s, its fields are %s: %w", to, name, name, listed(namesOf(x.fields)), snug.ErrConfig)
 		}
 		v.names = append(v.names, to)
 		v.values[to] = field
@@ -139,7 +139,7 @@ func (v *view) items(name string) (list, error) { return v.listOf(shortened(name
 // transposed turns an object of lists into a list of objects, as some tables store a list of structs.
 func transposed(o object) (l list, ok bool) {
 	for i, m := range o {
-		column, ok := m.value.(list)
+		column, ok := m.Value.(list)
 		if !ok || i > 0 && len(column) != len(l) {
 			return nil, false
 		}
@@ -148,7 +148,7 @@ func transposed(o object) (l list, ok bool) {
 		}
 		for j, x := range column {
 			inner, _ := l[j].(object)
-			l[j] = append(inner, member{m.name, x})
+			l[j] = append(inner, member{Name: m.Name, Value: x})
 		}
 	}
 	return l, len(l) > 0
@@ -197,9 +197,9 @@ func (p parser) parse(text string) (value, error) {
 	return x, nil
 }
 
-// text returns a member that is a string.
-func (o object) text(name string) (string, bool) {
-	x, _ := o.get(name)
+// textOf returns a member that is a string.
+func textOf(o object, name string) (string, bool) {
+	x, _ := o.Get(name)
 	text, ok := x.(string)
 	return text, ok
 }
@@ -219,7 +219,7 @@ func empty(x value) bool {
 		return len(x) == 0
 	case object:
 		for _, m := range x {
-			if m.value != nil { // a column of structs has an object of nulls for none
+			if m.Value != nil { // a column of structs has an object of nulls for none
 				return false
 			}
 		}

@@ -153,7 +153,7 @@ func (b *Experts) forward(p *Pass, s Stats, y, x *Tensor) *Tensor {
 		p.Put(gate)
 		e.Down[0].compute(p, in, up, 0) // in is no longer needed as input
 		p.Put(up)
-		b.addWeighted(p, y, in)
+		b.addRows(p, y, in, p.routed.weights)
 		p.Put(in)
 	}
 	b.finish(p)
@@ -192,10 +192,7 @@ func (b *Experts) begin(p *Pass, expert int) bool {
 
 // group returns the rows of the largest group of an expert that costs count.
 func (b *Experts) group(batch Batch) int {
-	if batch.Group > 0 {
-		return batch.Group
-	}
-	return batch.Sequences * GroupRows(batch.Longest, b.Routing.Experts, b.Routing.Chosen)
+	return cmp.Or(max(0, batch.Group), batch.Sequences*GroupRows(batch.Longest, b.Routing.Experts, b.Routing.Chosen))
 }
 
 // finish makes the operations that follow run over all rows.
@@ -247,7 +244,7 @@ func (b *Experts) expertBackward(p *Pass, e *Expert, dh, d, h *Tensor) {
 	p.Put(dact)
 	din := linearBackward(p, in, e.In, gate, up)
 	p.Put(gate, up)
-	b.addPicked(p, dh, din)
+	b.addRows(p, dh, din, nil)
 	p.Put(din)
 }
 

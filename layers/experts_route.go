@@ -78,22 +78,14 @@ func (b *Experts) pick(p *Pass, x *Tensor) *Tensor {
 	return in
 }
 
-// addPicked adds x to the group's rows of y.
-func (b *Experts) addPicked(p *Pass, y, x *Tensor) {
+// addRows adds x, times the weights of its rows unless they are nil, to the group's rows of y.
+func (b *Experts) addRows(p *Pass, y, x, weights *Tensor) {
 	p.Do(func() error {
-		return fused.AddRows(y.View, x.View, none32, p.routed.groupPairs, b.Routing.Chosen, b.dim())
+		return fused.AddRows(y.View, x.View, viewOf(weights), p.routed.groupPairs, b.Routing.Chosen, b.dim())
 	})
 }
 
-// addWeighted adds x, times the weights of its rows, to the group's rows of y.
-func (b *Experts) addWeighted(p *Pass, y, x *Tensor) {
-	r := &p.routed
-	p.Do(func() error {
-		return fused.AddRows(y.View, x.View, r.weights.View, r.groupPairs, b.Routing.Chosen, b.dim())
-	})
-}
-
-// addWeightedBackward turns x of addWeighted into its gradient, for the gradient d of y, and sets the gradients of the
+// addWeightedBackward turns x of addRows into its gradient, for the gradient d of y, and sets the gradients of the
 // weights.
 func (b *Experts) addWeightedBackward(p *Pass, x, d *Tensor) {
 	r := &p.routed

@@ -182,7 +182,10 @@ func (t Task) fixed(r Run, o stateSize) (f fixed) {
 		f.usage[host][meter.State] += o.state
 	case meter.OnDisk:
 		f.usage[meter.OnDisk][meter.Masters] += masters
-		f.usage[meter.OnDisk][meter.State] += o.state + filePadding(o.pages, masters > 0)
+		if masters > 0 {
+			o.pages *= 2
+		}
+		f.usage[meter.OnDisk][meter.State] += o.state + o.pages*fileAlign // at most
 		f.usage[host][meter.State] += min(r.Cache, masters+o.state)
 	}
 	f.times(t, r, masters+o.state, trained, t.part(r.Shard != Replicate, trained))

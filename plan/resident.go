@@ -87,7 +87,11 @@ func (t Task) Resident(r Run) (int64, error) {
 	used, buffers := t.Teacher.forward(t, r)
 	held = saturate.Add(held, buffers-used)
 	held = saturate.Add(held, saturate.Add(waiting, amp.MatMulShared+codeBytes+saturate.Mul(int64(t.Process.Cores), scratch+threadBytes)))
-	reading := saturate.Add(predicted.Peak[meter.OnDevice][meter.Weights]+predicted.Peak[meter.OnHost][meter.Weights], max(4*max(t.Model.largest(), t.Teacher.largest()), t.startBytes(r)))
+	largest := t.Model.largest()
+	if t.Teacher != nil {
+		largest = max(largest, t.Teacher.Model.largest())
+	}
+	reading := saturate.Add(predicted.Peak[meter.OnDevice][meter.Weights]+predicted.Peak[meter.OnHost][meter.Weights], max(4*largest, t.startBytes(r)))
 	return saturate.Add(t.Process.Base, max(held, reading)), nil
 }
 

@@ -130,11 +130,3 @@ func (p *Teacher) seconds(t Task, r Run) (sum float64) {
 	}
 	return sum
 }
-
-// largest returns the elements of the teacher's largest parameter.
-func (p *Teacher) largest() int64 {
-	if p == nil {
-		return 0
-	}
-	return p.Model.largest()
-}

@@ -128,14 +128,6 @@ func (t Task) pagedWeights(r Run) (w paging) {
 // fileAlign is what a page file rounds pages up to, at most.
 const fileAlign = 4096
 
-// filePadding returns the bytes by which the pages of state, and of masters, are rounded up at most.
-func filePadding(pages int64, masters bool) int64 {
-	if masters {
-		pages *= 2
-	}
-	return pages * fileAlign
-}
-
 // PageBytes returns the bytes of pages that r holds in memory: two parts of the weights that are used at
 // one time, the layers that are held, and the cache of masters and state. It is the HostLimit of a
 // Store of package offload for the run, and with ShardWeights the Held of accum.Pages. Errors are those of [Task.Predict].
