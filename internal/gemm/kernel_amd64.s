@@ -60,7 +60,6 @@ zeroed:
 	MOVQ depth+56(FP), R8
 	CMPQ R8, $0x60
 	JLE  near
-	MOVQ before+40(FP), R9
 	MOVQ rowC+96(FP), R10
 	MOVQ rows+32(FP), R11
 	MOVQ (SP), R9
@@ -75,7 +74,6 @@ early:
 	JMP        loop
 
 near:
-	MOVQ before+40(FP), R10
 	MOVQ rowC+96(FP), R11
 	MOVQ rows+32(FP), R12
 	MOVQ (SP), R10
@@ -91,11 +89,7 @@ loop:
 	MOVQ rowB+88(FP), R11
 	MOVQ R11, R12
 	SHLQ $0x03, R12
-	CMPQ rows+32(FP), $0x0b
-	JG   slow
 	SHLQ $0x03, R12
-
-slow:
 	CMPQ before+40(FP), $0x00
 	JE   one
 	CMPQ rows+32(FP), $0x03
@@ -1227,10 +1221,10 @@ zeroed:
 	MOVQ depth+56(FP), R9
 	CMPQ R9, $0x60
 	JLE  near
-	MOVQ before+40(FP), R11
 	MOVQ rowC+96(FP), R12
 	MOVQ rows+32(FP), R13
 	MOVQ (SP), R10
+	MOVQ before+40(FP), R11
 
 early:
 	PREFETCHT1 (R10)
@@ -1243,10 +1237,10 @@ early:
 	JMP        loop
 
 near:
-	MOVQ before+40(FP), R12
 	MOVQ rowC+96(FP), R13
 	MOVQ rows+32(FP), R14
 	MOVQ (SP), R11
+	MOVQ before+40(FP), R12
 
 late:
 	PREFETCHT0 (R11)

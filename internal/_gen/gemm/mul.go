@@ -58,8 +58,10 @@ func (t tier) mul() {
 	m.colA, m.rowB, m.far = Load(Param("colA"), GP64()), Load(Param("rowB"), GP64()), GP64()
 	MOVQ(m.rowB, m.far)
 	SHLQ(Imm(ahead), m.far)
-	CMPQ(paramAddr("rows"), Imm(quickRows))
-	JG(LabelRef("slow"))
+	if t.rows > quickRows {
+		CMPQ(paramAddr("rows"), Imm(quickRows))
+		JG(LabelRef("slow"))
+	}
 	SHLQ(Imm(farAhead-ahead), m.far)
 	Label("slow")
 	CMPQ(paramAddr("before"), Imm(0))
@@ -157,12 +159,15 @@ const near = 32
 
 // prefetch asks for the tile of C.
 func (m *micro) prefetch(label string, prefetch func(Op)) {
-	at, last, rowC, left := GP64(), Load(Param("before"), GP64()), Load(Param("rowC"), GP64()), Load(Param("rows"), GP64())
+	at, before, rowC, left := GP64(), GP64(), Load(Param("rowC"), GP64()), Load(Param("rows"), GP64())
 	MOVQ(m.c, at)
+	if m.width == 64 {
+		Load(Param("before"), before)
+	}
 	Label(label)
 	prefetch(Mem{Base: at})
 	if m.width == 64 {
-		prefetch(Mem{Base: at, Index: last, Scale: 1})
+		prefetch(Mem{Base: at, Index: before, Scale: 1})
 	}
 	ADDQ(rowC, at)
 	DECQ(left)
