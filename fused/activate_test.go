@@ -143,6 +143,12 @@ type goldenCNN struct {
 		Name, DType string
 		Y, DX       []float32
 	}
+	Losses []struct {
+		Name     string
+		Weighted bool
+		Loss     float64
+		DX       []float32
+	}
 	Norms []struct {
 		Name                                          string
 		Y, DX, DGamma, DBeta, RunningMean, RunningVar []float32

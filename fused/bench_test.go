@@ -99,6 +99,25 @@ func benchmarkLayers(b *testing.B, dt snug.DType, rows, cols int) {
 	}
 }
 
+// BenchmarkElementwise reports the time of an element of losses of 4 Mi elements, of the fastest round.
+func BenchmarkElementwise(b *testing.B) {
+	const n = 4 << 20
+	x, targets, dx := random(n), fill(n, 1), make([]float32, n)
+	for _, form := range []LossForm{MSE, L1, Huber, BCE, Focal} {
+		b.Run(form.String(), func(b *testing.B) {
+			best := time.Hour
+			for b.Loop() {
+				start := time.Now()
+				if _, err := ElementwiseBackward(Elementwise{Form: form}, dx, x, targets, 1); err != nil {
+					b.Fatal(err)
+				}
+				best = min(best, time.Since(start))
+			}
+			b.ReportMetric(float64(best.Nanoseconds())/n, "ns/element")
+		})
+	}
+}
+
 // BenchmarkImageNorms reports the time of norms of images of 64 channels and 56×56 positions, of the fastest round.
 func BenchmarkImageNorms(b *testing.B) {
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {

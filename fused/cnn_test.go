@@ -12,6 +12,7 @@ import (
 
 // imageLayers is one pass through what lies between convolutions, over memory made once.
 type imageLayers[V snug.Vector] struct {
+	loss                                          Loss
 	shapes                                        []Image
 	x, y, dy, dx, gamma                           V
 	mean, rstd, m2, var1, dgamma, dbeta, ws, sums []float32
@@ -56,7 +57,14 @@ func (l *imageLayers[V]) pass() (err error) {
 			BatchNormSums(l.sums, l.dgamma, l.dbeta, l.dx, l.y, mean, rstd, s, snug.Into{Beta: 1}, l.ws),
 			BatchNormBackward(l.dx, l.dx, l.y, mean, rstd, l.sums, l.gamma, s, n, snug.Into{}))
 	}
-	return err
+	l.loss = Loss{}
+	for _, f := range elementLosses {
+		loss, failed := ElementwiseBackward(f.c, l.dx, l.x, l.y, 0.5)
+		l.loss, err = l.loss.Plus(loss), errors.Join(err, failed)
+	}
+	loss, failed := DiceBackward(Dice{Cols: 1700}, l.y, l.x, l.y, 0.5)
+	l.loss = l.loss.Plus(loss)
+	return errors.Join(err, failed)
 }
 
 //check:in race
@@ -65,7 +73,7 @@ func TestImageLayersDoNotDependOnWorkers(t *testing.T) {
 		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 		l := newImageLayers(random)
 		require.NoError(t, l.pass())
-		return [][]float32{l.y, l.dx, l.mean, l.rstd, l.m2, l.dgamma, l.dbeta, l.sums}
+		return [][]float32{l.y, l.dx, l.mean, l.rstd, l.m2, l.dgamma, l.dbeta, l.sums, {float32(l.loss.Sum)}}
 	}
 	want := outputs(1)
 	for _, procs := range []int{2, 5} {

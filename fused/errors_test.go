@@ -26,6 +26,8 @@ type call struct {
 	gradScale float32
 	act       Activation
 	image     Image
+	element   Elementwise
+	dice      Dice
 	groups    int
 	count     int
 	momentum  float32
@@ -40,7 +42,7 @@ const (
 )
 
 var (
-	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup", "logits", "dlogits", "y", "kept"}
+	rowsByCols  = []string{"x", "teacherX", "dx", "dy", "out", "a", "b", "gate", "up", "dgate", "dup", "logits", "dlogits", "y", "kept", "targets"}
 	vocabByCols = []string{"table", "dtable", "w", "dw", "teacherW"}
 	// what comes before a point tells operands of one name apart
 	perChannelOperands = []string{"channel.mean", "channel.rstd", "channel.m2", "channel.otherMean", "channel.otherM2", "channel.runningMean", "channel.runningVar"}
@@ -55,6 +57,7 @@ func newCall() *call {
 		config: CrossEntropy{Vocab: errVocab, Cols: errCols}, teacher: CrossEntropy{Vocab: errVocab, Cols: errCols},
 		rotary: RotaryOptions{Heads: 2, Dim: errCols / 2},
 		act:    SiLU, image: Image{errRows, errCols, 1, false}, groups: 1, count: 2,
+		element: Elementwise{Form: BCE}, dice: Dice{Cols: errCols},
 		router: Router{Experts: errCols, Chosen: 2}, experts: []int32{0, 1, 2, 3, 1, 0}, perExpert: make([]float32, errCols),
 	}
 	put := func(n int, names ...string) {
@@ -125,6 +128,22 @@ var functions = map[string]func(c *call) error{
 	},
 	"BatchNormBackward": func(c *call) error {
 		return BatchNormBackward(c.v["dx"], c.v["dy"], c.v["x"], c.v["channel.mean"], c.v["channel.rstd"], c.v["double.sums"], c.v["gamma"], c.image, c.count, c.into)
+	},
+	"ElementwiseLoss": func(c *call) error {
+		_, err := ElementwiseLoss(c.element, c.v["x"], c.v["targets"])
+		return err
+	},
+	"ElementwiseBackward": func(c *call) error {
+		_, err := ElementwiseBackward(c.element, c.v["dx"], c.v["x"], c.v["targets"], c.gradScale)
+		return err
+	},
+	"DiceLoss": func(c *call) error {
+		_, err := DiceLoss(c.dice, c.v["x"], c.v["targets"])
+		return err
+	},
+	"DiceBackward": func(c *call) error {
+		_, err := DiceBackward(c.dice, c.v["dx"], c.v["x"], c.v["targets"], c.gradScale)
+		return err
 	},
 	"Activate":         func(c *call) error { return Activate(c.v["out"], c.v["x"], c.act) },
 	"ActivateBackward": func(c *call) error { return ActivateBackward(c.v["dx"], c.v["dy"], c.v["kept"], c.act) },
@@ -205,6 +224,10 @@ var operands = map[string]struct{ floats, f32, optional []string }{
 	"LayerNormBackward":     {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "dbeta", "mean", "rstd", "ws"}, nil},
 	"RMSNorm":               {[]string{"out", "x", "gamma"}, []string{"rstd"}, []string{"rstd"}},
 	"RMSNormBackward":       {[]string{"dx", "dy", "x", "gamma"}, []string{"dgamma", "rstd", "ws"}, []string{"dgamma"}},
+	"ElementwiseLoss":       {[]string{"x", "targets"}, nil, nil},
+	"ElementwiseBackward":   {[]string{"dx", "x", "targets"}, nil, nil},
+	"DiceLoss":              {[]string{"x", "targets"}, nil, nil},
+	"DiceBackward":          {[]string{"dx", "x", "targets"}, nil, nil},
 	"Activate":              {[]string{"out", "x"}, nil, nil},
 	"ActivateBackward":      {[]string{"dx", "dy", "kept"}, nil, nil},
 	"GroupNorm":             {[]string{"out", "x", "gamma", "beta"}, []string{"mean", "rstd", "ws"}, nil},
@@ -349,7 +372,7 @@ func TestWrongDevices(t *testing.T) {
 // hostOnly are the functions without kernels for other devices.
 var hostOnly = []string{
 	"Activate", "ActivateBackward", "GroupNorm", "GroupNormBackward", "ChannelNorm", "ChannelNormBackward", "BatchMoments", "MergeMoments",
-	"BatchRstd", "UpdateRunning", "BatchNorm", "BatchNormSums", "BatchNormBackward",
+	"BatchRstd", "UpdateRunning", "BatchNorm", "BatchNormSums", "BatchNormBackward", "ElementwiseLoss", "ElementwiseBackward", "DiceLoss", "DiceBackward",
 }
 
 func TestHostOnly(t *testing.T) {
@@ -467,6 +490,44 @@ func TestWrongConfiguration(t *testing.T) {
 			c.config.Weights = weights
 			requireRefused(t, name, c, snug.ErrShape, "Weights has", "each of 3 ")
 		}
+	}
+}
+
+func TestWrongLosses(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(1))
+	for _, bad := range []Elementwise{{}, {Form: 7}, {Form: MSE, Delta: -1}, {Form: Huber, Delta: nan}, {Form: Huber, Delta: inf}, {Form: Focal, Alpha: 2},
+		{Form: Focal, Alpha: -inf}, {Form: Focal, Gamma: -1}, {Form: Focal, Gamma: nan}, {Form: BCE, Positions: -1}, {Form: MSE, PosWeight: []float32{1}},
+		{Form: BCE, PosWeight: []float32{1, -1}}, {Form: BCE, Weights: []float32{nan}}} {
+		for _, name := range []string{"ElementwiseLoss", "ElementwiseBackward"} {
+			c := newCall()
+			c.element = bad
+			requireRefused(t, name, c, snug.ErrConfig, name)
+		}
+	}
+	for _, bad := range []Elementwise{{Form: BCE, PosWeight: []float32{}}, {Form: BCE, PosWeight: make([]float32, 5)}, {Form: BCE, Weights: []float32{}},
+		{Form: BCE, PosWeight: make([]float32, 2), Positions: math.MaxInt}, {Form: L1, Weights: make([]float32, 24)}} {
+		for _, name := range []string{"ElementwiseLoss", "ElementwiseBackward"} {
+			c := newCall()
+			c.element = bad
+			requireRefused(t, name, c, snug.ErrShape, name)
+		}
+	}
+	for _, name := range []string{"DiceLoss", "DiceBackward"} {
+		for _, bad := range []Dice{{Cols: 4, Smooth: -1}, {Cols: 4, Smooth: inf}, {Cols: 4, Weights: []float32{1, 2, inf}}} {
+			c := newCall()
+			c.dice = bad
+			requireRefused(t, name, c, snug.ErrConfig, name)
+		}
+		for _, bad := range []Dice{{}, {Cols: -1}, {Cols: 5}, {Cols: 4, Weights: []float32{1}}, {Cols: math.MaxInt}} {
+			c := newCall()
+			c.dice = bad
+			requireRefused(t, name, c, snug.ErrShape, name)
+		}
+	}
+	for _, name := range []string{"ElementwiseBackward", "DiceBackward"} {
+		c := newCall()
+		c.gradScale = nan
+		requireRefused(t, name, c, snug.ErrConfig, "gradScale")
 	}
 }
 

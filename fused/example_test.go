@@ -53,6 +53,38 @@ func ExampleLayerNormBackward() {
 	// [-0.225 0.537 1.000] [2.000 2.000 1.000]
 }
 
+// Two rows of three classes, the second padding. gradScale makes the gradient that of the mean.
+//
+//check:in tiers race
+func ExampleElementwiseBackward() {
+	x, targets := []float32{0, 2, -1, 9, 9, 9}, []float32{0, 1, 0, 0, 0, 0}
+	c := fused.Elementwise{Form: fused.BCE, PosWeight: []float32{1, 2, 1}, Weights: []float32{1, 0}}
+	dx := make([]float32, 6)
+	loss, err := fused.ElementwiseBackward(c, dx, x, targets, 1./3)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.4f of %d elements\n%.4f\n", loss.Mean(), loss.Targets, dx)
+	// Output:
+	// 0.4201 of 3 elements
+	// [0.1667 -0.0795 0.0896 0.0000 0.0000 0.0000]
+}
+
+//check:in tiers race
+func ExampleDiceBackward() {
+	x, mask, dx := []float32{4, 4, -4, -4}, []float32{1, 1, 1, 0}, make([]float32, 4)
+	loss, err := fused.DiceBackward(fused.Dice{Cols: 4}, dx, x, mask, 1)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%.4f\n%.4f\n", loss.Sum, dx)
+	// Output:
+	// 0.1727
+	// [-0.0035 -0.0035 -0.0035 0.0024]
+}
+
 //check:in tiers race
 func ExampleGroupNorm() {
 	s := fused.Image{Batch: 1, Channels: 4, Positions: 2}

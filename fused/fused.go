@@ -23,7 +23,9 @@
 //	Route          4 bytes a chosen expert: its index
 //	AddRows        its input x, or nothing where weights get no gradient
 //	CrossEntropy,
-//	Distill        nothing: one call computes loss and gradients
+//	Distill,
+//	Elementwise,
+//	Dice           nothing: one call computes loss and gradients
 //	LogProbs       4 bytes a row: the logarithm of the sum of the exponentials of its logits
 //
 // [CrossEntropyBackward] saves the most memory. It multiplies by the output matrix, takes the
@@ -35,7 +37,8 @@
 // experts. The example of Route joins them.
 //
 // Functions of an [Image] take activations of convolutions, with the channels first or last, as package conv has them. These
-// functions and [Activate] run on the CPU; operands on another device give [snug.ErrDevice].
+// functions, [Activate], and the losses [ElementwiseBackward] and [DiceBackward] run on the CPU; operands on another device
+// give [snug.ErrDevice].
 //
 // # Types
 //

@@ -79,6 +79,11 @@ func (c *call) spoil(t *rapid.T) {
 	size("Channels", &c.image.Channels)
 	size("Positions", &c.image.Positions)
 	size("groups", &c.groups)
+	size("Positions of classes", &c.element.Positions)
+	size("Cols of Dice", &c.dice.Cols)
+	if odd("Form") {
+		c.element = Elementwise{Form: LossForm(rapid.IntRange(0, 7).Draw(t, "Form")), Gamma: rapid.Float32().Draw(t, "Gamma"), Weights: make([]float32, rapid.IntRange(0, 4).Draw(t, "Weights"))}
+	}
 	size("count", &c.count)
 	size("Heads", &c.rotary.Heads)
 	size("Dim", &c.rotary.Dim)
@@ -171,6 +176,7 @@ func TestZeroValues(t *testing.T) {
 		RMSNorm[snug.View, snug.View], RMSNormBackward[snug.View, snug.View, snug.View], Rotary[snug.View, snug.View], RotaryBackward[snug.View, snug.View],
 		Router{}, Route[snug.View, snug.View], RouteBackward[snug.View, snug.View], AddScores[snug.View, snug.View], AuxLoss, UpdateBias, Group,
 		AddRows[snug.View, snug.View], AddRowsBackward[snug.View, snug.View], ClampedSwiGLU[snug.View], ClampedSwiGLUBackward[snug.View],
+		Elementwise{}, LossForm(0), LossForm(200), ElementwiseLoss[snug.View], ElementwiseBackward[snug.View], Dice{}, DiceLoss[snug.View], DiceBackward[snug.View],
 		Image{}, GroupNorm[snug.View, snug.View], GroupNormBackward[snug.View, snug.View, snug.View], GroupNormWorkspaceLen, ChannelNorm[snug.View, snug.View],
 		ChannelNormBackward[snug.View, snug.View, snug.View], ChannelNormWorkspaceLen, BatchNorm[snug.View, snug.View], BatchMoments[snug.View, snug.View],
 		MergeMoments[snug.View], BatchRstd[snug.View], UpdateRunning[snug.View], BatchNormSums[snug.View, snug.View, snug.View],

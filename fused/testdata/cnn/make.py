@@ -70,12 +70,55 @@ def norms():
             norm("ChannelNorm", LayerNorm2d(4, eps=1e-5)), norm("evaluated", evaluated)]
 
 
+def focal(x, t, alpha, gamma):
+    """torchvision.ops.sigmoid_focal_loss."""
+    p = torch.sigmoid(x)
+    p_t = p * t + (1 - p) * (1 - t)
+    loss = F.binary_cross_entropy_with_logits(x, t, reduction="none") * (1 - p_t) ** gamma
+    return loss if alpha < 0 else (alpha * t + (1 - alpha) * (1 - t)) * loss
+
+
+def dice(x, t, squared):
+    """Of rows of 6, with 1 added to both sides."""
+    p, t = torch.sigmoid(x).reshape(4, 6), t.reshape(4, 6)
+    size = p.square() + t.square() if squared else p + t
+    return 1 - (2 * (p * t).sum(1) + 1) / (size.sum(1) + 1)
+
+
+LOSSES = {
+    "MSE": lambda x, t: F.mse_loss(x, t, reduction="none"),
+    "L1": lambda x, t: F.l1_loss(x, t, reduction="none"),
+    "Huber": lambda x, t: F.huber_loss(x, t, reduction="none", delta=0.5),
+    "SmoothL1": lambda x, t: F.smooth_l1_loss(x, t, reduction="none", beta=0.5),
+    "BCE": lambda x, t: F.binary_cross_entropy_with_logits(x, t, reduction="none"),
+    "BCE of classes": lambda x, t: F.binary_cross_entropy_with_logits(
+        x.reshape(4, 3, 2), t.reshape(4, 3, 2), reduction="none", pos_weight=torch.tensor([[0.5], [2.0], [3.0]])).flatten(),
+    "Focal": lambda x, t: focal(x, t, 0.25, 2),
+    "Focal of 1.5": lambda x, t: focal(x, t, -1, 1.5),
+    "Dice": lambda x, t: dice(x, t, False),
+    "Dice of squares": lambda x, t: dice(x, t, True),
+}
+
+
+def loss(name, f, weighted):
+    """Half the weighted sum; x equals t in the first element."""
+    x, t = tensor(1, 24, 4), tensor(2, 24, 0.5) + 0.5
+    x[0] = t[0]
+    x.requires_grad_()
+    losses = f(x, t)
+    weights = torch.tensor([1.0, 0.25, 2.0, 0.0]).repeat_interleave(losses.numel() // 4) if weighted else torch.ones(losses.numel())
+    total = (losses * weights).sum()
+    (0.5 * total).backward()
+    return {"name": name, "weighted": weighted, "loss": total.item(), "dx": numbers(x.grad)}
+
+
 def main():
     path = pathlib.Path(__file__).parent / "golden.json"
     path.write_text(json.dumps({
         "torch": torch.__version__,
         "activations": [activation(name, f, dtype, dt) for dt, dtype in DTYPES.items() for name, f in ACTIVATIONS.items()],
         "norms": norms(),
+        "losses": [loss(name, f, weighted) for name, f in LOSSES.items() for weighted in (False, True)],
     }))
 
 
