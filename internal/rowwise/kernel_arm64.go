@@ -164,6 +164,56 @@ func pieceSlopesNEON(dx, dy, x []float32, low, last, below, a, b, above float32,
 //go:noescape
 func outputSlopesNEON(dx, dy, y []float32, a, b float32, stream bool)
 
+// centeredSumsNEON is centeredSums, on vectors.
+//
+//go:noescape
+func centeredSumsNEON(x []float32, center float32) (sum, squares float32)
+
+// centeredDotsNEON is centeredDots, on vectors.
+//
+//go:noescape
+func centeredDotsNEON(dy, x []float32, center float32) (sum, dot float32)
+
+// affineNEON is affine, on vectors.
+//
+//go:noescape
+func affineNEON(dst, x []float32, center, scale, shift float32, stream bool)
+
+// affineGradNEON is affineGrad, on vectors.
+//
+//go:noescape
+func affineGradNEON(dx, dy, x []float32, center, a, b, c float32)
+
+// affineAddGradNEON is affineGrad with a beta that is not 0, on vectors.
+//
+//go:noescape
+func affineAddGradNEON(dx, dy, x []float32, center, a, b, c float32, beta float32)
+
+// columnSumsNEON is columnSums, on vectors.
+//
+//go:noescape
+func columnSumsNEON(sum, squares, x, center []float32)
+
+// columnDotsNEON is columnDots, on vectors.
+//
+//go:noescape
+func columnDotsNEON(sum, dot, dy, x, center []float32)
+
+// columnAffineNEON is columnAffine, on vectors.
+//
+//go:noescape
+func columnAffineNEON(dst, x, center, scale, shift []float32, stream bool)
+
+// columnAffineGradNEON is columnAffineGrad, on vectors.
+//
+//go:noescape
+func columnAffineGradNEON(dx, dy, x, center, a, b, c []float32)
+
+// columnAffineAddGradNEON is columnAffineGrad with a beta that is not 0, on vectors.
+//
+//go:noescape
+func columnAffineAddGradNEON(dx, dy, x, center, a, b, c []float32, beta float32)
+
 // sumNEON returns Σ x[i].
 //
 //go:noescape

@@ -3148,6 +3148,595 @@ single:
 done:
 	RET
 
+// func centeredSumsNEON(x []float32, center float32) (sum, squares float32)
+TEXT ·centeredSumsNEON(SB), NOSPLIT|NOFRAME, $0-40
+	MOVD x_base+0(FP), R0
+	MOVD x_len+8(FP), R1
+	MOVD $0xffffffff, R16
+	FMOVD R16, F0
+	FMOVS center+24(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R0), F6
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
+	WORD $0x4e26ccc4 // fmla v4.4s, v6.4s, v6.4s
+	FMOVQ 16(R0), F6
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e26d463 // fadd v3.4s, v3.4s, v6.4s
+	WORD $0x4e26ccc5 // fmla v5.4s, v6.4s, v6.4s
+	ADD $32, R0
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R0), F6
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
+	WORD $0x4e26ccc4 // fmla v4.4s, v6.4s, v6.4s
+	ADD $16, R0
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R0), F6
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
+	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
+	WORD $0x4e26ccc4 // fmla v4.4s, v6.4s, v6.4s
+	ADD $4, R0
+	SUB $1, R1
+	B single
+done:
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e22d442 // faddp v2.4s, v2.4s, v2.4s
+	WORD $0x6e22d442 // faddp v2.4s, v2.4s, v2.4s
+	FMOVS F2, sum+32(FP)
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e24d484 // faddp v4.4s, v4.4s, v4.4s
+	WORD $0x6e24d484 // faddp v4.4s, v4.4s, v4.4s
+	FMOVS F4, squares+36(FP)
+	RET
+
+// func centeredDotsNEON(dy, x []float32, center float32) (sum, dot float32)
+TEXT ·centeredDotsNEON(SB), NOSPLIT|NOFRAME, $0-64
+	MOVD dy_base+0(FP), R0
+	MOVD dy_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	MOVD $0xffffffff, R16
+	FMOVD R16, F0
+	FMOVS center+48(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	WORD $0x6e221c42 // eor v2.16b, v2.16b, v2.16b
+	WORD $0x6e231c63 // eor v3.16b, v3.16b, v3.16b
+	WORD $0x6e241c84 // eor v4.16b, v4.16b, v4.16b
+	WORD $0x6e251ca5 // eor v5.16b, v5.16b, v5.16b
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R2), F6
+	FMOVQ 0(R0), F7
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e27d442 // fadd v2.4s, v2.4s, v7.4s
+	WORD $0x4e26cce4 // fmla v4.4s, v7.4s, v6.4s
+	FMOVQ 16(R2), F6
+	FMOVQ 16(R0), F7
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e27d463 // fadd v3.4s, v3.4s, v7.4s
+	WORD $0x4e26cce5 // fmla v5.4s, v7.4s, v6.4s
+	ADD $32, R0
+	ADD $32, R2
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F6
+	FMOVQ 0(R0), F7
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e27d442 // fadd v2.4s, v2.4s, v7.4s
+	WORD $0x4e26cce4 // fmla v4.4s, v7.4s, v6.4s
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F6
+	FMOVS (R0), F7
+	WORD $0x4ea1d4c6 // fsub v6.4s, v6.4s, v1.4s
+	WORD $0x4e201cc6 // and v6.16b, v6.16b, v0.16b
+	WORD $0x4e27d442 // fadd v2.4s, v2.4s, v7.4s
+	WORD $0x4e26cce4 // fmla v4.4s, v7.4s, v6.4s
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	WORD $0x4e23d442 // fadd v2.4s, v2.4s, v3.4s
+	WORD $0x6e22d442 // faddp v2.4s, v2.4s, v2.4s
+	WORD $0x6e22d442 // faddp v2.4s, v2.4s, v2.4s
+	FMOVS F2, sum+56(FP)
+	WORD $0x4e25d484 // fadd v4.4s, v4.4s, v5.4s
+	WORD $0x6e24d484 // faddp v4.4s, v4.4s, v4.4s
+	WORD $0x6e24d484 // faddp v4.4s, v4.4s, v4.4s
+	FMOVS F4, dot+60(FP)
+	RET
+
+// func affineNEON(dst, x []float32, center, scale, shift float32, stream bool)
+TEXT ·affineNEON(SB), NOSPLIT|NOFRAME, $0-61
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	FMOVS center+48(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS scale+52(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS shift+56(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R2), F3
+	WORD $0x4ea0d463 // fsub v3.4s, v3.4s, v0.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	WORD $0x4e22d463 // fadd v3.4s, v3.4s, v2.4s
+	FMOVQ F3, 0(R0)
+	FMOVQ 16(R2), F3
+	WORD $0x4ea0d463 // fsub v3.4s, v3.4s, v0.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	WORD $0x4e22d463 // fadd v3.4s, v3.4s, v2.4s
+	FMOVQ F3, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F3
+	WORD $0x4ea0d463 // fsub v3.4s, v3.4s, v0.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	WORD $0x4e22d463 // fadd v3.4s, v3.4s, v2.4s
+	FMOVQ F3, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F3
+	WORD $0x4ea0d463 // fsub v3.4s, v3.4s, v0.4s
+	WORD $0x6e21dc63 // fmul v3.4s, v3.4s, v1.4s
+	WORD $0x4e22d463 // fadd v3.4s, v3.4s, v2.4s
+	FMOVS F3, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func affineGradNEON(dx, dy, x []float32, center, a, b, c float32)
+TEXT ·affineGradNEON(SB), NOSPLIT|NOFRAME, $0-88
+	MOVD dx_base+0(FP), R0
+	MOVD dx_len+8(FP), R1
+	MOVD dy_base+24(FP), R2
+	MOVD x_base+48(FP), R3
+	FMOVS center+72(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS a+76(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS b+80(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	FMOVS c+84(FP), F3
+	WORD $0x4e040463 // dup v3.4s, v3.s[0]
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R3), F4
+	FMOVQ 0(R2), F5
+	WORD $0x4ea0d484 // fsub v4.4s, v4.4s, v0.4s
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	WORD $0x4e24d4a5 // fadd v5.4s, v5.4s, v4.4s
+	WORD $0x4e23d4a5 // fadd v5.4s, v5.4s, v3.4s
+	FMOVQ F5, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R3), F4
+	FMOVS (R2), F5
+	WORD $0x4ea0d484 // fsub v4.4s, v4.4s, v0.4s
+	WORD $0x6e22dc84 // fmul v4.4s, v4.4s, v2.4s
+	WORD $0x6e21dca5 // fmul v5.4s, v5.4s, v1.4s
+	WORD $0x4e24d4a5 // fadd v5.4s, v5.4s, v4.4s
+	WORD $0x4e23d4a5 // fadd v5.4s, v5.4s, v3.4s
+	FMOVS F5, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func affineAddGradNEON(dx, dy, x []float32, center, a, b, c float32, beta float32)
+TEXT ·affineAddGradNEON(SB), NOSPLIT|NOFRAME, $0-92
+	MOVD dx_base+0(FP), R0
+	MOVD dx_len+8(FP), R1
+	MOVD dy_base+24(FP), R2
+	MOVD x_base+48(FP), R3
+	FMOVS center+72(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+	FMOVS a+76(FP), F1
+	WORD $0x4e040421 // dup v1.4s, v1.s[0]
+	FMOVS b+80(FP), F2
+	WORD $0x4e040442 // dup v2.4s, v2.s[0]
+	FMOVS c+84(FP), F3
+	WORD $0x4e040463 // dup v3.4s, v3.s[0]
+	FMOVS beta+88(FP), F4
+	WORD $0x4e040484 // dup v4.4s, v4.s[0]
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R3), F5
+	FMOVQ 0(R2), F6
+	WORD $0x4ea0d4a5 // fsub v5.4s, v5.4s, v0.4s
+	WORD $0x6e22dca5 // fmul v5.4s, v5.4s, v2.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	WORD $0x4e25d4c6 // fadd v6.4s, v6.4s, v5.4s
+	WORD $0x4e23d4c6 // fadd v6.4s, v6.4s, v3.4s
+	FMOVQ 0(R0), F7
+	WORD $0x6e24dce7 // fmul v7.4s, v7.4s, v4.4s
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	FMOVQ F6, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R3), F5
+	FMOVS (R2), F6
+	WORD $0x4ea0d4a5 // fsub v5.4s, v5.4s, v0.4s
+	WORD $0x6e22dca5 // fmul v5.4s, v5.4s, v2.4s
+	WORD $0x6e21dcc6 // fmul v6.4s, v6.4s, v1.4s
+	WORD $0x4e25d4c6 // fadd v6.4s, v6.4s, v5.4s
+	WORD $0x4e23d4c6 // fadd v6.4s, v6.4s, v3.4s
+	FMOVS (R0), F7
+	WORD $0x6e24dce7 // fmul v7.4s, v7.4s, v4.4s
+	WORD $0x4e27d4c6 // fadd v6.4s, v6.4s, v7.4s
+	FMOVS F6, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func columnSumsNEON(sum, squares, x, center []float32)
+TEXT ·columnSumsNEON(SB), NOSPLIT|NOFRAME, $0-96
+	MOVD x_base+48(FP), R0
+	MOVD x_len+56(FP), R1
+	MOVD sum_base+0(FP), R2
+	MOVD squares_base+24(FP), R3
+	MOVD center_base+72(FP), R4
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R0), F0
+	FMOVQ 0(R2), F1
+	FMOVQ 0(R3), F2
+	FMOVQ 0(R4), F3
+	WORD $0x4ea3d400 // fsub v0.4s, v0.4s, v3.4s
+	WORD $0x4e20d421 // fadd v1.4s, v1.4s, v0.4s
+	WORD $0x6e20dc00 // fmul v0.4s, v0.4s, v0.4s
+	WORD $0x4e20d442 // fadd v2.4s, v2.4s, v0.4s
+	FMOVQ F1, 0(R2)
+	FMOVQ F2, 0(R3)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R0), F0
+	FMOVS (R2), F1
+	FMOVS (R3), F2
+	FMOVS (R4), F3
+	WORD $0x4ea3d400 // fsub v0.4s, v0.4s, v3.4s
+	WORD $0x4e20d421 // fadd v1.4s, v1.4s, v0.4s
+	WORD $0x6e20dc00 // fmul v0.4s, v0.4s, v0.4s
+	WORD $0x4e20d442 // fadd v2.4s, v2.4s, v0.4s
+	FMOVS F1, (R2)
+	FMOVS F2, (R3)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func columnDotsNEON(sum, dot, dy, x, center []float32)
+TEXT ·columnDotsNEON(SB), NOSPLIT|NOFRAME, $0-120
+	MOVD x_base+72(FP), R0
+	MOVD x_len+80(FP), R1
+	MOVD sum_base+0(FP), R2
+	MOVD dot_base+24(FP), R3
+	MOVD dy_base+48(FP), R4
+	MOVD center_base+96(FP), R5
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R0), F0
+	FMOVQ 0(R4), F1
+	FMOVQ 0(R2), F2
+	FMOVQ 0(R3), F3
+	FMOVQ 0(R5), F4
+	WORD $0x4ea4d400 // fsub v0.4s, v0.4s, v4.4s
+	WORD $0x4e21d442 // fadd v2.4s, v2.4s, v1.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e20d463 // fadd v3.4s, v3.4s, v0.4s
+	FMOVQ F2, 0(R2)
+	FMOVQ F3, 0(R3)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	ADD $16, R5
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R0), F0
+	FMOVS (R4), F1
+	FMOVS (R2), F2
+	FMOVS (R3), F3
+	FMOVS (R5), F4
+	WORD $0x4ea4d400 // fsub v0.4s, v0.4s, v4.4s
+	WORD $0x4e21d442 // fadd v2.4s, v2.4s, v1.4s
+	WORD $0x6e21dc00 // fmul v0.4s, v0.4s, v1.4s
+	WORD $0x4e20d463 // fadd v3.4s, v3.4s, v0.4s
+	FMOVS F2, (R2)
+	FMOVS F3, (R3)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	ADD $4, R5
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func columnAffineNEON(dst, x, center, scale, shift []float32, stream bool)
+TEXT ·columnAffineNEON(SB), NOSPLIT|NOFRAME, $0-121
+	MOVD dst_base+0(FP), R0
+	MOVD dst_len+8(FP), R1
+	MOVD x_base+24(FP), R2
+	MOVD center_base+48(FP), R3
+	MOVD scale_base+72(FP), R4
+	MOVD shift_base+96(FP), R5
+group:
+	CMP $8, R1
+	BLT vectors
+	FMOVQ 0(R2), F0
+	FMOVQ 0(R3), F1
+	FMOVQ 0(R4), F2
+	FMOVQ 0(R5), F3
+	WORD $0x4ea1d400 // fsub v0.4s, v0.4s, v1.4s
+	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d400 // fadd v0.4s, v0.4s, v3.4s
+	FMOVQ F0, 0(R0)
+	FMOVQ 16(R2), F0
+	FMOVQ 16(R3), F1
+	FMOVQ 16(R4), F2
+	FMOVQ 16(R5), F3
+	WORD $0x4ea1d400 // fsub v0.4s, v0.4s, v1.4s
+	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d400 // fadd v0.4s, v0.4s, v3.4s
+	FMOVQ F0, 16(R0)
+	ADD $32, R0
+	ADD $32, R2
+	ADD $32, R3
+	ADD $32, R4
+	ADD $32, R5
+	SUB $8, R1
+	B group
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R2), F0
+	FMOVQ 0(R3), F1
+	FMOVQ 0(R4), F2
+	FMOVQ 0(R5), F3
+	WORD $0x4ea1d400 // fsub v0.4s, v0.4s, v1.4s
+	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d400 // fadd v0.4s, v0.4s, v3.4s
+	FMOVQ F0, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	ADD $16, R5
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R2), F0
+	FMOVS (R3), F1
+	FMOVS (R4), F2
+	FMOVS (R5), F3
+	WORD $0x4ea1d400 // fsub v0.4s, v0.4s, v1.4s
+	WORD $0x6e22dc00 // fmul v0.4s, v0.4s, v2.4s
+	WORD $0x4e23d400 // fadd v0.4s, v0.4s, v3.4s
+	FMOVS F0, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	ADD $4, R5
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func columnAffineGradNEON(dx, dy, x, center, a, b, c []float32)
+TEXT ·columnAffineGradNEON(SB), NOSPLIT|NOFRAME, $0-168
+	MOVD dx_base+0(FP), R0
+	MOVD dx_len+8(FP), R1
+	MOVD dy_base+24(FP), R2
+	MOVD x_base+48(FP), R3
+	MOVD center_base+72(FP), R4
+	MOVD a_base+96(FP), R5
+	MOVD b_base+120(FP), R6
+	MOVD c_base+144(FP), R7
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R3), F0
+	FMOVQ 0(R2), F1
+	FMOVQ 0(R4), F2
+	FMOVQ 0(R6), F3
+	FMOVQ 0(R5), F4
+	WORD $0x4ea2d400 // fsub v0.4s, v0.4s, v2.4s
+	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
+	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
+	FMOVQ 0(R7), F5
+	WORD $0x4e20d421 // fadd v1.4s, v1.4s, v0.4s
+	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
+	FMOVQ F1, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	ADD $16, R5
+	ADD $16, R6
+	ADD $16, R7
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R3), F0
+	FMOVS (R2), F1
+	FMOVS (R4), F2
+	FMOVS (R6), F3
+	FMOVS (R5), F4
+	WORD $0x4ea2d400 // fsub v0.4s, v0.4s, v2.4s
+	WORD $0x6e23dc00 // fmul v0.4s, v0.4s, v3.4s
+	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
+	FMOVS (R7), F5
+	WORD $0x4e20d421 // fadd v1.4s, v1.4s, v0.4s
+	WORD $0x4e25d421 // fadd v1.4s, v1.4s, v5.4s
+	FMOVS F1, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	ADD $4, R5
+	ADD $4, R6
+	ADD $4, R7
+	SUB $1, R1
+	B single
+done:
+	RET
+
+// func columnAffineAddGradNEON(dx, dy, x, center, a, b, c []float32, beta float32)
+TEXT ·columnAffineAddGradNEON(SB), NOSPLIT|NOFRAME, $0-172
+	MOVD dx_base+0(FP), R0
+	MOVD dx_len+8(FP), R1
+	MOVD dy_base+24(FP), R2
+	MOVD x_base+48(FP), R3
+	MOVD center_base+72(FP), R4
+	MOVD a_base+96(FP), R5
+	MOVD b_base+120(FP), R6
+	MOVD c_base+144(FP), R7
+	FMOVS beta+168(FP), F0
+	WORD $0x4e040400 // dup v0.4s, v0.s[0]
+vectors:
+	CMP $4, R1
+	BLT single
+	FMOVQ 0(R3), F1
+	FMOVQ 0(R2), F2
+	FMOVQ 0(R4), F3
+	FMOVQ 0(R6), F4
+	FMOVQ 0(R5), F5
+	WORD $0x4ea3d421 // fsub v1.4s, v1.4s, v3.4s
+	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	FMOVQ 0(R7), F6
+	WORD $0x4e21d442 // fadd v2.4s, v2.4s, v1.4s
+	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
+	FMOVQ 0(R0), F7
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	WORD $0x4e27d442 // fadd v2.4s, v2.4s, v7.4s
+	FMOVQ F2, 0(R0)
+	ADD $16, R0
+	ADD $16, R2
+	ADD $16, R3
+	ADD $16, R4
+	ADD $16, R5
+	ADD $16, R6
+	ADD $16, R7
+	SUB $4, R1
+	B vectors
+single:
+	CMP $1, R1
+	BLT done
+	FMOVS (R3), F1
+	FMOVS (R2), F2
+	FMOVS (R4), F3
+	FMOVS (R6), F4
+	FMOVS (R5), F5
+	WORD $0x4ea3d421 // fsub v1.4s, v1.4s, v3.4s
+	WORD $0x6e24dc21 // fmul v1.4s, v1.4s, v4.4s
+	WORD $0x6e25dc42 // fmul v2.4s, v2.4s, v5.4s
+	FMOVS (R7), F6
+	WORD $0x4e21d442 // fadd v2.4s, v2.4s, v1.4s
+	WORD $0x4e26d442 // fadd v2.4s, v2.4s, v6.4s
+	FMOVS (R0), F7
+	WORD $0x6e20dce7 // fmul v7.4s, v7.4s, v0.4s
+	WORD $0x4e27d442 // fadd v2.4s, v2.4s, v7.4s
+	FMOVS F2, (R0)
+	ADD $4, R0
+	ADD $4, R2
+	ADD $4, R3
+	ADD $4, R4
+	ADD $4, R5
+	ADD $4, R6
+	ADD $4, R7
+	SUB $1, R1
+	B single
+done:
+	RET
+
 // func sumNEON(x []float32) float32
 TEXT ·sumNEON(SB), NOSPLIT|NOFRAME, $0-28
 	MOVD x_base+0(FP), R0

@@ -14,8 +14,8 @@ func init() {
 		Softcap: softcapNEON, SoftcapSlopes: softcapSlopesNEON,
 		Dot: dotNEON, Finite: func(x []float32) bool { return nonFiniteNEON(x) == 0 },
 		Scale: scaleNEON, ScaleAbove: scaleAboveNEON, Axpby: axpbyNEON,
-		CenteredSums: centeredSums, CenteredDots: centeredDots, Affine: affine, AffineGrad: affineGrad,
-		ColumnSums: columnSums, ColumnDots: columnDots, ColumnAffine: columnAffine, ColumnAffineGrad: columnAffineGrad,
+		CenteredSums: centeredSumsNEON, CenteredDots: centeredDotsNEON, Affine: affineNEON, AffineGrad: affineGradVectors,
+		ColumnSums: columnSumsNEON, ColumnDots: columnDotsNEON, ColumnAffine: columnAffineNEON, ColumnAffineGrad: columnAffineGradVectors,
 		Fence: func() {}, Prefetch: func([]byte) {}, CopyAround: copyPlain,
 	}.tileLoops())
 	F32.Add(cpu.NEON, Layers[float32]{
@@ -72,5 +72,21 @@ func normGradVectors(dx, dy, x, gamma []float32, mean, rstd, avg, avgX, alpha, b
 		normGradNEON(dx, dy, x, gamma, mean, rstd, avg, avgX, alpha)
 	} else {
 		normAddGradNEON(dx, dy, x, gamma, mean, rstd, avg, avgX, alpha, beta)
+	}
+}
+
+func affineGradVectors(dx, dy, x []float32, center, a, b, c, beta float32, _ bool) {
+	if beta == 0 {
+		affineGradNEON(dx, dy, x, center, a, b, c)
+	} else {
+		affineAddGradNEON(dx, dy, x, center, a, b, c, beta)
+	}
+}
+
+func columnAffineGradVectors(dx, dy, x, center, a, b, c []float32, beta float32, _ bool) {
+	if beta == 0 {
+		columnAffineGradNEON(dx, dy, x, center, a, b, c)
+	} else {
+		columnAffineAddGradNEON(dx, dy, x, center, a, b, c, beta)
 	}
 }
