@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -285,10 +286,8 @@ func (s *Sharded) in(op string, states ...shardedState) error {
 	if s.index == nil {
 		return fmt.Errorf("accum: %s: the Sharded was not made by NewSharded: %w", op, snug.ErrConfig)
 	}
-	for _, state := range states {
-		if s.state == state {
-			return nil
-		}
+	if slices.Contains(states, s.state) {
+		return nil
 	}
 	if s.closed {
 		return fmt.Errorf("accum: %s: the Sharded is closed: %w", op, snug.ErrConfig)

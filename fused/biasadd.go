@@ -18,7 +18,7 @@ import (
 //
 // Aliasing: out may be x. Each worker holds cols float32 and 8 KiB.
 func BiasAdd[V snug.Vector](out, x, bias V) error {
-	return biasAdd(snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
+	return biasGELU("BiasAdd", noGELU, snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(bias))
 }
 
 // BiasAddBackward computes the gradient of [BiasAdd]'s bias from the gradient dy of its
@@ -39,15 +39,6 @@ func BiasAddBackward[G, L snug.Vector32, V snug.Vector](dbias G, dy V, into snug
 // sum a column for each of at most 128 parts of the rows.
 func BiasAddWorkspaceLen(rows, cols int) int { return partialLen(rows, cols) }
 
-func biasAdd(out, x, bias snug.View) error {
-	check := &checks{op: "BiasAdd"}
-	check.floats(operand{"x", x}, operand{"out", out}, operand{"bias", bias})
-	cols := bias.Len()
-	rows := check.rows(operand{"x", x}, cols)
-	check.matrix(rows, cols, operand{"out", out})
-	return run(check, biasAddJob{out, x, bias, rows, cols}, out, x, bias)
-}
-
 func biasAddBackward(dbias, dy snug.View, into snug.Into, ws snug.View) error {
 	check := &checks{op: "BiasAddBackward"}
 	into = check.into(into)
@@ -58,43 +49,6 @@ func biasAddBackward(dbias, dy snug.View, into snug.Into, ws snug.View) error {
 	check.workspace(ws, BiasAddWorkspaceLen(rows, cols))
 	return run(check, biasAddBackwardJob{dbias, dy, ws, rows, cols, into}, dbias, dy, ws)
 }
-
-type biasAddJob struct {
-	out, x, bias snug.View
-
-	rows, cols int
-}
-
-func (*biasAddJob) Kernel() string { return "fused.bias_add" }
-
-func (j *biasAddJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.x, &j.bias) }
-
-func (j biasAddJob) Run() { biasAddTask.Run(cpu.Chunks(j.rows, itemRows(j.cols)), j) }
-
-var biasAddTask = cpu.NewTask(func(j *biasAddJob, item int) {
-	lo, hi := cpu.Chunk(j.rows, itemRows(j.cols), item)
-	block := min(blockCols, j.cols)
-	buf := scratch.Get(block + j.cols)
-	defer finish(buf)
-	if k := direct(j.x); k != nil {
-		bias, stream := bits(j.bias, 0, j.cols), streams(j.out, j.x)
-		for at := lo * j.cols; at < hi*j.cols; at += j.cols {
-			k.Add(bits(j.out, at, at+j.cols), bits(j.x, at, at+j.cols), bias, stream)
-		}
-		return
-	}
-	row, bias := (*buf)[:block], load((*buf)[block:], j.bias, 0)
-	stream := streams32(j.out, j.x)
-	for r := lo; r < hi; r++ {
-		for c := 0; c < j.cols; c += block {
-			at, n := r*j.cols+c, min(block, j.cols-c)
-			x := load(row[:n], j.x, at)
-			out := target(row[:n], j.out, at)
-			rowwise.F32.Best().Add(out, x, bias[c:c+n], stream)
-			store(j.out, at, out)
-		}
-	}
-})
 
 type biasAddBackwardJob struct {
 	dbias, dy, ws snug.View

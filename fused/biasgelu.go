@@ -66,12 +66,13 @@ func BiasGELUErfBackward[V snug.Vector, G, L snug.Vector32](dx V, dbias G, dy, x
 		snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(bias), into, snug.ViewOf(ws))
 }
 
-// geluForm is one of the two definitions of GELU.
+// geluForm is one of the two definitions of GELU, or none: then there is the bias alone, see [BiasAdd].
 type geluForm int
 
 const (
 	geluTanh geluForm = iota
 	geluErf
+	noGELU
 )
 
 // BiasGELUWorkspaceLen returns the workspace of [BiasGELUBackward] and
@@ -111,7 +112,7 @@ type biasGELUJob struct {
 }
 
 func (j *biasGELUJob) Kernel() string {
-	return [...]string{"fused.bias_gelu", "fused.bias_gelu_erf"}[j.form]
+	return [...]string{"fused.bias_gelu", "fused.bias_gelu_erf", "fused.bias_add"}[j.form]
 }
 
 func (j *biasGELUJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.x, &j.bias) }
@@ -210,8 +211,11 @@ func (j *biasGELUBackwardJob) block(at int, sums, bias []float32, buf *[]float32
 
 // geluLoop and geluGradLoop return the loops of a form.
 func geluLoop[T float32 | uint16](k *rowwise.Layers[T], form geluForm) func(dst, x, bias []T, stream bool) {
-	if form == geluErf {
+	switch form {
+	case geluErf:
 		return k.GELUErf
+	case noGELU:
+		return k.Add
 	}
 	return k.GELU
 }

@@ -58,8 +58,7 @@ func elementsOf(operands ...*snug.View) elements {
 
 var (
 	addNames           = gpu.ForFloats("fused_add")
-	biasAddNames       = gpu.ForFloats("fused_bias_add")
-	biasGELUNames      = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu"), gpu.ForFloats("fused_bias_gelu_erf")}
+	biasGELUNames      = [...]gpu.Floats{gpu.ForFloats("fused_bias_gelu"), gpu.ForFloats("fused_bias_gelu_erf"), gpu.ForFloats("fused_bias_add")}
 	gatedNames         = [...]gpu.Floats{gpu.ForFloats("fused_swiglu"), gpu.ForFloats("fused_geglu")}
 	gatedBackwardNames = [...]gpu.Floats{gpu.ForFloats("fused_swiglu_backward"), gpu.ForFloats("fused_geglu_backward")}
 	dropoutNames       = gpu.ForFloats("fused_dropout")
@@ -76,11 +75,6 @@ func (j *addJob) Grids(q gpu.Launcher) error {
 type biasParams struct {
 	n          uint64
 	cols, wide uint32
-}
-
-func (j *biasAddJob) Grids(q gpu.Launcher) error {
-	p := biasParams{uint64(j.x.Len()), uint32(j.cols), wide(j.cols, &j.out, &j.x, &j.bias)}
-	return grid(q, nameOf(&biasAddNames, &j.x), packs(j.x.Len(), j.x.DType()), threads, p, &j.out, &j.x, &j.bias)
 }
 
 func (j *biasGELUJob) Grids(q gpu.Launcher) error {

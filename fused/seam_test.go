@@ -270,7 +270,7 @@ func TestKernelNames(t *testing.T) {
 	require.Equal(t, "fused.bias_gelu_backward", new(biasGELUBackwardJob).Kernel())
 	require.Equal(t, "fused.bias_gelu_erf", (&biasGELUJob{form: geluErf}).Kernel())
 	require.Equal(t, "fused.bias_gelu_erf_backward", (&biasGELUBackwardJob{form: geluErf}).Kernel())
-	require.Equal(t, "fused.bias_add", new(biasAddJob).Kernel())
+	require.Equal(t, "fused.bias_add", (&biasGELUJob{form: noGELU}).Kernel())
 	require.Equal(t, "fused.bias_add_backward", new(biasAddBackwardJob).Kernel())
 	require.Equal(t, "fused.add", new(addJob).Kernel())
 	require.Equal(t, "fused.embedding", new(embeddingJob).Kernel())

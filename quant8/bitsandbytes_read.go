@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/safetensors"
@@ -143,10 +144,8 @@ func (in *importer) need(q *param, key string, dtypes ...string) (*safetensors.T
 	if t == nil {
 		return nil, fmt.Errorf("the file has no such tensor under %q: %w", in.f.prefix+q.name, snug.ErrConfig)
 	}
-	for _, dtype := range dtypes {
-		if t.DType == dtype {
-			return t, nil
-		}
+	if slices.Contains(dtypes, t.DType) {
+		return t, nil
 	}
 	return nil, fmt.Errorf("it is %s, want %v: %w", t.DType, dtypes, snug.ErrConfig)
 }

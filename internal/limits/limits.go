@@ -113,15 +113,13 @@ func together(workers, repeat int, do func(worker int)) time.Duration {
 	start := make(chan struct{})
 	for w := range workers {
 		ready.Add(1)
-		done.Add(1)
-		go func() {
-			defer done.Done()
+		done.Go(func() {
 			ready.Done()
 			<-start
 			for range repeat {
 				do(w)
 			}
-		}()
+		})
 	}
 	ready.Wait()
 	begin := time.Now()
