@@ -190,9 +190,9 @@ func newSoftmax(scratch *arena, rows, dim int, sink float32) softmax {
 // softmaxLen returns the float32 elements that newSoftmax takes.
 func softmaxLen(dim int) int { return tileQ * (up(dim) + 5) }
 
-// raise moves max of some queries, from number lo on, on to the maxima over a tile of logits, and multiplies sumExp and acc
-// by exp(max − max'). It returns max', or 0 where that is −Inf. scale converts logits to units of log 2. It computes the
-// maxima of all rows first, so that no row waits for its own.
+// raise takes a tile of logits, with a row for each query from number lo on, into the maxima of these queries: max' is the
+// larger of max and the row's maximum. It multiplies sumExp and acc by exp(max − max'), and returns max', or 0 where max' is
+// −Inf. scale converts logits to units of log 2. The maxima of all rows are computed first, so that no row waits for its own.
 func (s *softmax) raise(lo int, t rowwise.Tile, scale float32) (finite []float32) {
 	k, n := rowwise.Registry.Best(), len(t.Sees)
 	max, sumExp := s.max[lo:][:n], s.sumExp[lo:][:n]

@@ -179,8 +179,8 @@ func (s *rowStats) setSumExp(x float64) {
 // lse returns the logarithm of the sum of the exponentials.
 func (s *rowStats) lse() float64 { return float64(s.max) + math.Log(s.sumExp()) }
 
-// raise moves max on to that of the logits z. It returns the maximum that exponentials are taken from, and the factor
-// exp(max − max') of the sums of earlier ones.
+// raise takes the logits z into max. It returns the maximum to subtract before exponentials are taken, 0 while every logit is
+// −Inf or NaN, and the factor by which the sum of earlier exponentials changes.
 func (s *rowStats) raise(z []float32) (finite float32, factor float64) {
 	before := s.max
 	s.max = rowwise.Registry.Best().Max(z, 1, before)

@@ -177,7 +177,8 @@ func (l *Linear) scaled(p *Pass, y, x *Tensor, beta float32) {
 	}
 }
 
-// scaledBackward computes the gradients of scaled: dx = beta·dx + the gradient of x, and those of the parameters.
+// scaledBackward is the backward pass of scaled. It sets dx to beta·dx plus the gradient of x, and computes the gradients of
+// the parameters.
 func (l *Linear) scaledBackward(p *Pass, dx, dy, x *Tensor, beta float32) {
 	a := l.Adapter
 	u, du, h, work := p.Get(a.Rank), p.Get(a.Rank), p.Get(l.Out), a.dropped(p)
