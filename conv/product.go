@@ -315,6 +315,16 @@ func (t *tile) putRows(at, step, rowDst int, x []float32, rows, cols, stride int
 		}
 		return
 	}
+	if t.dst.DType() == snug.BF16 && t.into.Beta == 0 && step != 1 {
+		to := t.dst.BFloat16s()[at:]
+		for i := range rows {
+			row := to[i*rowDst:]
+			for j, v := range x[i*stride:][:cols] {
+				row[j*step] = snug.ToBFloat16(v)
+			}
+		}
+		return
+	}
 	for i := range rows {
 		t.put(at+i*rowDst, step, x[i*stride:][:cols])
 	}
