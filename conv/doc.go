@@ -42,5 +42,5 @@
 //
 // Arguments are checked in this order, before anything is written: the shape and options ([snug.ErrConfig],
 // [snug.ErrShape]), element types ([snug.ErrDType]), lengths ([snug.ErrShape]), devices ([snug.ErrDevice]), overlaps
-// ([snug.ErrConfig]). Operands lie on the CPU; another device refuses them with [snug.ErrDevice].
+// ([snug.ErrConfig]). Convolutions run on the CPU; another device refuses them with [snug.ErrNotBuilt].
 package conv
