@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -118,30 +119,37 @@ func (p *Pass) Cost(l Layer, width int, b Batch) (c remat.Cost) {
 type stage struct {
 	Layer
 	p *Pass
+	counted
+}
+
+// start begins a phase.
+func (s stage) start(ctx context.Context, phase meter.Phase) *Pass {
+	s.enter(ctx, s.p, phase)
+	return s.p.Start(ctx)
 }
 
 // Resave implements [remat.Resaver].
 func (s stage) Resave(ctx context.Context, x *Tensor) (kept Saved, err error) {
 	if r, is := s.Layer.(Resaver); is {
-		kept = r.Resave(s.p.Start(ctx), x)
+		kept = r.Resave(s.start(ctx, meter.Forward), x)
 	} else {
-		_, kept = s.Layer.ForwardSave(s.p.Start(ctx), x)
+		_, kept = s.Layer.ForwardSave(s.start(ctx, meter.Forward), x)
 	}
 	return kept, s.p.Failed()
 }
 
 func (s stage) Forward(ctx context.Context, x *Tensor) (*Tensor, error) {
-	y := s.Layer.Forward(s.p.Start(ctx), x)
+	y := s.Layer.Forward(s.start(ctx, meter.Forward), x)
 	return y, s.p.Failed()
 }
 
 func (s stage) ForwardSave(ctx context.Context, x *Tensor) (*Tensor, Saved, error) {
-	y, kept := s.Layer.ForwardSave(s.p.Start(ctx), x)
+	y, kept := s.Layer.ForwardSave(s.start(ctx, meter.Forward), x)
 	return y, kept, s.p.Failed()
 }
 
 func (s stage) Backward(ctx context.Context, x *Tensor, kept Saved, dy *Tensor) (*Tensor, error) {
-	dx := s.Layer.Backward(s.p.Start(ctx), x, kept, dy)
+	dx := s.Layer.Backward(s.start(ctx, meter.Backward), x, kept, dy)
 	return dx, s.p.Failed()
 }
 

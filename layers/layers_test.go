@@ -236,6 +236,23 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return y
 	case *Conv:
 		return d.conv(l, x)
+	case *GroupNorm:
+		y := slices.Clone(x)
+		channels := l.Weight.Len()
+		for i, group := range slices.Collect(slices.Chunk(y, channels/l.Groups*l.Positions)) {
+			mean, square := 0.0, 0.0
+			for _, v := range group {
+				mean += v / float64(len(group))
+			}
+			for _, v := range group {
+				square += (v - mean) * (v - mean) / float64(len(group))
+			}
+			for j := range group {
+				c := (i*channels/l.Groups + j/l.Positions) % channels
+				group[j] = (group[j]-mean)/math.Sqrt(square+float64(l.Eps))*d.values[l.Weight][c] + d.values[l.Bias][c]
+			}
+		}
+		return y
 	case MaxPool:
 		return eachWindow(l.Shape, x, slices.Max[[]float64])
 	case AvgPool:
@@ -417,7 +434,17 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 func someConv(t *rapid.T, channels, positions int) Layer {
 	kernel := rapid.IntRange(1, positions).Draw(t, "kernel")
 	window := conv.PoolShape{Batch: 1, Channels: channels, Dims: 1, Size: [3]int{positions}, Kernel: [3]int{kernel}, Stride: [3]int{rapid.IntRange(1, 3).Draw(t, "stride")}}
-	switch rapid.IntRange(0, 3).Draw(t, "kind") {
+	switch rapid.IntRange(0, 4).Draw(t, "kind") {
+	case 4:
+		n := NewGroupNorm("norm", channels, channels, positions)
+		if channels%2 != 0 || positions == 1 || rapid.Bool().Draw(t, "one group") {
+			n.Groups = 1
+		}
+		if channels*positions == 1 { // whose gradient is rounding alone
+			return AvgPool{window}
+		}
+		n.Weight.Trains, n.Bias.Trains = rapid.Bool().Draw(t, "weight trains"), rapid.Bool().Draw(t, "bias trains")
+		return n
 	case 0:
 		return MaxPool{window}
 	case 1:

@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
 
@@ -45,6 +46,8 @@ type Model struct {
 	width  int // of the input
 
 	balances []*Balance // of the layers, each once
+	held     held
+	ends     counted // the input, the loss and the gradient of the output
 }
 
 // NewModel returns a model of layers for inputs of so many elements a row; width is 0 where the first layer is an [Embedding]. It
@@ -69,8 +72,10 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{pass: p, loss: loss, layers: list, width: width, chain: p.Chain()}
-	for _, l := range list {
-		m.chain.Stages = append(m.chain.Stages, stage{l, p})
+	m.held = held{map[string]*heldWeights{}, o.Monitor.Holder(meter.OnDevice, meter.Workspace, "of all layers")}
+	m.ends = newCounted(o.Monitor, "input and loss")
+	for i, l := range list {
+		m.chain.Stages = append(m.chain.Stages, stage{l, p, newCounted(o.Monitor, stageName(i, l))})
 	}
 	if err = m.makeParams(); err == nil {
 		err = m.makeBalances(list)
@@ -153,6 +158,7 @@ func (m *Model) makeParam(w *Param) error {
 		return err
 	}
 	w.Value, m.free = v, append(m.free, free)
+	m.held.add(m.pass.Monitor, w.Name, int64(v.Bytes()))
 	rng, x := rand.New(rand.NewPCG(m.pass.Seed, uint64(len(m.params)))), make([]float32, w.Len())
 	for i := range x {
 		if x[i] = w.constant; w.deviation > 0 {
@@ -224,7 +230,7 @@ func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 	costs := remat.Costs{Input: int64(m.pass.DType.Size()) * int64(b.Rows) * int64(width)}
 	for i, l := range m.layers {
 		c := m.pass.Cost(l, width, b)
-		c.Name = cmp.Or(commonName(l), fmt.Sprint("layers.", i))
+		c.Name = stageName(i, l)
 		costs.Stages = append(costs.Stages, c)
 		width, _ = l.Width(width)
 	}
@@ -232,11 +238,15 @@ func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 	return costs, nil
 }
 
-// commonName returns the parts between dots that the names of a layer's parameters begin with, without the last part of any.
-func commonName(l Layer) string {
+// stageName returns the parts between dots that the names of a layer's parameters begin with, without the last part of any, or the
+// number of the layer.
+func stageName(i int, l Layer) string {
 	var common []string
 	first := true
 	l.Params(func(w *Param) bool {
+		if w == nil {
+			return true
+		}
 		parts := strings.Split(w.Name, ".")
 		parts = parts[:len(parts)-1]
 		if first {
@@ -249,7 +259,7 @@ func commonName(l Layer) string {
 		common = common[:n]
 		return n > 0
 	})
-	return strings.Join(common, ".")
+	return cmp.Or(strings.Join(common, "."), fmt.Sprint("layers.", i))
 }
 
 // SetPlan makes Backprop run a plan, which says what each layer keeps for its backward step and what it computes again. A plan
@@ -293,6 +303,7 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 	if err := m.pass.Begin(); err != nil {
 		return nil, err
 	}
+	m.ends.enter(context.Background(), m.pass, meter.Forward)
 	x := m.pass.Get(m.width)
 	m.pass.Do(func() error {
 		if m.width == 0 {
@@ -307,6 +318,7 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 func (m *Model) end() {
 	if m != nil && m.pass != nil {
 		m.pass.PutAll()
+		m.held.workspace.Set(m.pass.WorkspaceBytes())
 		m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = nil, nil, nil
 	}
 }
@@ -331,6 +343,7 @@ func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window)
 	}
 	if err == nil && m.pass.Window != nil {
 		_, m.Report, err = m.runner.Run(ctx, x, func(y *Tensor) (d *Tensor, err error) {
+			m.ends.enter(ctx, m.pass, meter.Backward)
 			d, loss = m.loss.Backward(m.pass.Start(ctx), y, s, scale)
 			for _, b := range m.balances {
 				balance, e := b.Loss(scale)
@@ -350,6 +363,7 @@ func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window)
 func (m *Model) Evaluate(ctx context.Context, s Sample) (loss fused.Loss, err error) {
 	defer fault.Named(&err, "layers: Evaluate")
 	err = m.eval(ctx, s, func(y *Tensor) error {
+		m.ends.enter(ctx, m.pass, meter.Forward)
 		loss = m.loss.Evaluate(m.pass.Start(ctx), y, s)
 		return m.pass.Failed()
 	})
@@ -391,6 +405,7 @@ func (m *Model) Close() (err error) {
 	if m == nil || m.pass == nil {
 		return nil
 	}
+	m.held.close()
 	for _, b := range m.balances {
 		err = errors.Join(err, b.Close())
 	}

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
 )
@@ -98,6 +100,36 @@ func TestStageNames(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, again, report.Extra, name)
 	}
+}
+
+// TestModelMonitor: a Monitor counts weights, activations and workspace of a model, by layer and phase, and nothing after Close.
+func TestModelMonitor(t *testing.T) {
+	monitor, err := meter.New(meter.Options{History: 1 << 12})
+	require.NoError(t, err)
+	m, s := everything(t, Options{Seed: 3, Monitor: monitor})
+	costs, err := m.Costs(2, 5)
+	require.NoError(t, err)
+	plan, err := remat.RecomputeAll(costs)
+	require.NoError(t, err)
+	require.NoError(t, m.SetPlan(plan))
+	gradientsOf(t, m, s)
+	var weights int64
+	for _, w := range m.Params() {
+		weights += int64(w.Value.Bytes())
+	}
+	now, peak := monitor.Held()
+	require.Equal(t, weights, now[meter.OnDevice][meter.Weights])
+	require.Zero(t, now[meter.OnDevice][meter.Activations])
+	require.Equal(t, m.pass.WorkspaceBytes(), now[meter.OnDevice][meter.Workspace])
+	require.Equal(t, m.pass.Peak(), peak[meter.OnDevice][meter.Activations])
+	var trace strings.Builder
+	require.NoError(t, monitor.WriteTrace(&trace))
+	for _, name := range []string{"mlp", "experts", "input and loss", "recompute", "backward"} {
+		require.True(t, strings.Contains(trace.String(), `"name":"`+name+`"`), name)
+	}
+	require.NoError(t, m.Close())
+	now, _ = monitor.Held()
+	require.Zero(t, now[meter.OnDevice])
 }
 
 // TestTiledSequences: an attention runs in tiles of whole sequences, in the memory of one, with the gradients of all at once.

@@ -97,39 +97,25 @@ func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float3
 		if err != nil {
 			return err
 		}
-		dweight, params, err := p.Gradient(n.Weight)
-		if err != nil {
-			return err
-		}
-		into.Params = params
 		cols := n.Weight.Len()
 		rows := x.Len() / cols
 		if n.Bias == nil {
+			dweight, params, err := p.Gradient(n.Weight)
+			if err != nil {
+				return err
+			}
 			ws, err := p.Workspace(fused.RMSNormWorkspaceLen(rows, cols))
 			if err != nil {
 				return err
 			}
+			into.Params = params
 			return fused.RMSNormBackward(dx.View, dweight, dy.View, x.View, s.rstd.View, gamma, into, ws)
 		}
-		dbias, params, err := p.Gradient(n.Bias)
-		switch {
-		case err != nil:
+		dweight, dbias, params, err := p.gradients(n.Weight, n.Bias)
+		if err != nil {
 			return err
-		case n.Bias.Trains == n.Weight.Trains:
-			if into.Params != params {
-				return fmt.Errorf("the window's Into of %s and of %s differ: %w", n.Weight.Name, n.Bias.Name, snug.ErrConfig)
-			}
-		default: // the kernel makes both gradients: the frozen parameter's is discarded
-			if err := p.discard.grow(cols); err != nil {
-				return err
-			}
-			waste := part(p.discard.v, 0, cols)
-			if n.Weight.Trains {
-				dbias = waste
-			} else {
-				dweight, into.Params = waste, params
-			}
 		}
+		into.Params = params
 		ws, err := p.Workspace(fused.LayerNormWorkspaceLen(rows, cols))
 		if err != nil {
 			return err
@@ -137,6 +123,31 @@ func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float3
 		return fused.LayerNormBackward(dx.View, dweight, dbias, dy.View, x.View, s.mean.View, s.rstd.View, gamma, into, ws)
 	})
 	p.Done(n.Weight, n.Bias)
+}
+
+// gradients returns the accumulators of a norm's parameters, which one kernel makes: one that is frozen beside one that trains gets
+// memory whose contents nobody reads.
+func (p *Pass) gradients(weight, bias *Param) (dweight, dbias snug.View, into snug.Into, err error) {
+	var other snug.Into
+	dweight, into, err = p.Gradient(weight)
+	if err == nil {
+		dbias, other, err = p.Gradient(bias)
+	}
+	switch {
+	case err != nil || into == other && weight.Trains == bias.Trains:
+		return dweight, dbias, into, err
+	case weight.Trains == bias.Trains:
+		return dweight, dbias, into, fmt.Errorf("the window's Into of %s and of %s differ: %w", weight.Name, bias.Name, snug.ErrConfig)
+	}
+	if err := p.discard.grow(weight.Len()); err != nil {
+		return dweight, dbias, into, err
+	}
+	if waste := part(p.discard.v, 0, weight.Len()); weight.Trains {
+		dbias = waste
+	} else {
+		dweight, into = waste, other
+	}
+	return dweight, dbias, into, nil
 }
 
 // Width implements [Layer].
