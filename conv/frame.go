@@ -13,7 +13,7 @@ const maxLen = math.MaxInt - 1
 // checkFrame checks what the shapes of poolings and of resizes have in common.
 func checkFrame(dims int, layout Layout, batch int, name string, channels int) error {
 	if dims < 1 || dims > 3 {
-		return fmt.Errorf("Dims is %d, want 1, 2 or 3: %w", dims, snug.ErrConfig)
+		return fmt.Errorf("a shape of %d Dims, want 1, 2 or 3: %w", dims, snug.ErrConfig)
 	}
 	if layout > ChannelsLast {
 		return fmt.Errorf("unknown Layout %d: %w", layout, snug.ErrConfig)

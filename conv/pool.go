@@ -49,7 +49,7 @@ func (p *PoolShape) check() error {
 	if adaptive {
 		rest := PoolShape{Batch: p.Batch, Channels: p.Channels, Dims: p.Dims, Size: p.Size, Adaptive: p.Adaptive, Layout: p.Layout}
 		if *p != rest {
-			return fmt.Errorf("Adaptive makes the windows, want no Kernel, Stride, Dilation, padding or Ceil beside it: %w", snug.ErrConfig)
+			return fmt.Errorf("an Adaptive shape, whose windows follow from it, want no Kernel, Stride, Dilation, padding or Ceil beside it: %w", snug.ErrConfig)
 		}
 	}
 	for i := range 3 {
@@ -311,7 +311,7 @@ func AvgPoolBackward[V snug.Vector](dx, dy V, p PoolShape, into snug.Into) error
 func (j *poolJob) start(op, result string, to snug.View, from operand, optional bool) (err error) {
 	p := &j.shape
 	if err = p.check(); err == nil && !j.max && p.Dilation != [3]int{} {
-		err = fmt.Errorf("Dilation is %v, want 0 for a mean: %w", p.Dilation, snug.ErrConfig)
+		err = fmt.Errorf("a mean with the Dilation %v, want 0: %w", p.Dilation, snug.ErrConfig)
 	}
 	if err != nil {
 		return fmt.Errorf("conv: %s: %w", op, err)

@@ -100,16 +100,7 @@ func (s Shape) Check() error {
 }
 
 func (s *Shape) check() error {
-	if s.Dims < 1 || s.Dims > 3 {
-		return fmt.Errorf("Dims is %d, want 1, 2 or 3: %w", s.Dims, snug.ErrConfig)
-	}
-	if s.Layout > ChannelsLast {
-		return fmt.Errorf("unknown Layout %d: %w", s.Layout, snug.ErrConfig)
-	}
-	if err := inRange("Batch", s.Batch, 0); err != nil {
-		return err
-	}
-	if err := inRange("In", s.In, 1); err != nil {
+	if err := checkFrame(s.Dims, s.Layout, s.Batch, "In", s.In); err != nil {
 		return err
 	}
 	if err := inRange("Out", s.Out, 1); err != nil {

@@ -281,6 +281,13 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return d.add(x, d.layer(l.Layer, act, x))
 	case Tiled:
 		return d.layer(l.Layer, act, x)
+	case Concat:
+		y := d.layer(l.Layer, act, slices.Clone(x))
+		rows, both := d.batch.Rows, []float64(nil)
+		for i := range rows {
+			both = slices.Concat(both, x[i*len(x)/rows:(i+1)*len(x)/rows], y[i*len(y)/rows:(i+1)*len(y)/rows])
+		}
+		return both
 	}
 	panic(fmt.Sprintf("no definition of %T", l))
 }
@@ -492,6 +499,14 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 	return params
 }
 
+// layerOf returns what a Concat is around.
+func layerOf(l Layer) Layer {
+	if c, is := l.(Concat); is {
+		return c.Layer
+	}
+	return l
+}
+
 // layerProperty: a layer has the output and the gradients of its definition in float64, by differences; it saves what its cost says;
 // a set that is computed again has the same bits, and nothing stays in use.
 func layerProperty(t *rapid.T) {
@@ -506,6 +521,9 @@ func layerProperty(t *rapid.T) {
 	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {
 		l = Tiled{l, rapid.IntRange(1, 4).Draw(t, "tile")}
 	}
+	if _, embeds := l.(*Embedding); !embeds && rapid.IntRange(0, 3).Draw(t, "concat") == 0 {
+		l = Concat{l}
+	}
 	p, err := NewPass(Options{})
 	require.NoError(t, err)
 	sequences, rows := rapid.IntRange(1, 3).Draw(t, "sequences"), rapid.IntRange(1, 5).Draw(t, "rows")
@@ -518,7 +536,7 @@ func layerProperty(t *rapid.T) {
 	}
 	require.NoError(t, p.Begin())
 	source, dsource := make([]float32, 5*4*p.Batch.Sequences), make([]float32, 5*4*p.Batch.Sequences)
-	if a, is := l.(*Attention); is && a.Source != nil {
+	if a, is := layerOf(l).(*Attention); is && a.Source != nil {
 		for i := range source {
 			source[i] = float32(rng.NormFloat64())
 		}
@@ -622,7 +640,7 @@ func layerProperty(t *rapid.T) {
 			require.Zero(t, slices.Max(g[w.Name]), w.Name)
 		}
 	}
-	if a, is := l.(*Attention); is && a.Source != nil {
+	if a, is := layerOf(l).(*Attention); is && a.Source != nil {
 		along(d.source, dsource, "source")
 	}
 	if _, is := l.(*Embedding); !is {
