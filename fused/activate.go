@@ -95,7 +95,7 @@ func (a Activation) FromOutput() bool {
 //
 // Both have one length. out may be x, where the backward pass does not take x. Piecewise activations have the same bits
 // on every tier; f(−Inf) of SquaredReLU, HardSwish and SiLU is a 0, the limit, and a NaN stays NaN. Sigmoid is within
-// (4 + |x|)·2⁻²⁴ of itself and 2e-38, Tanh within 2 units in the last place, SiLU as in [SwiGLU]; for bfloat16 Sigmoid may be
+// (4 + 1.25·|x|)·2⁻²⁴ of itself and 2e-38, Tanh within 2 units in the last place, SiLU as in [SwiGLU]; for bfloat16 Sigmoid may be
 // off by 2⁻¹³ of itself before the result is rounded. Operands lie on the CPU. Each worker holds 16 KiB.
 func Activate[V snug.Vector](out, x V, a Activation) error {
 	return activate(snug.ViewOf(out), snug.ViewOf(x), a)

@@ -30,7 +30,7 @@ var activationForms = []struct {
 	{HardSigmoid, func(x float64) (float64, float64) {
 		return min(max(x+3, 0), 6) / 6, step(x > -3 && x < 3, 1./6)
 	}, func(float64, float64) float64 { return 3 * u }, rounded, []float64{-3, 3}},
-	{Sigmoid, sigmoid64, func(x, y float64) float64 { return (4 + math.Abs(x)) * u * y }, func(float64, float64) float64 { return 2e-7 }, nil},
+	{Sigmoid, sigmoid64, func(x, y float64) float64 { return (4 + 1.25*math.Abs(x)) * u * y }, func(float64, float64) float64 { return 2e-7 }, nil},
 	{Tanh, func(x float64) (float64, float64) { y := math.Tanh(x); return y, 1 - y*y }, func(_, y float64) float64 { return 4 * u * math.Abs(y) },
 		func(float64, float64) float64 { return 3e-7 }, nil},
 	{SiLU, silu64, func(x, _ float64) float64 { return 1.2e-7 * max(1, math.Abs(x)) }, func(float64, float64) float64 { return 2e-7 }, nil},
