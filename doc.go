@@ -22,6 +22,7 @@
 //   - offload: paged tensors over devices, host memory and disk, paged training, device
 //     maps
 //   - fused: layers that keep little for the backward pass
+//   - conv: convolutions without patches in memory, pooling, resizing
 //   - plan: predicted memory and time of training, and settings that fit a limit
 //   - meter: what holds memory during a run
 //

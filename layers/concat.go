@@ -8,8 +8,9 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// Concat is y = [x, f(x)], row by row: for images with channels first the channels of x, then those of f(x). It is the skip
-// connection of a U-Net, around all that lies below (Ronneberger et al. 2015, arXiv:1505.04597).
+// Concat is y = [x, f(x)], row by row: for images, which have channels first, the channels of x, then those of f(x). It is the skip
+// connection of a U-Net, around all that lies below (Ronneberger et al. 2015, arXiv:1505.04597). For a plan it is one stage:
+// a [Tiled] around it takes less memory than a plan of the rest.
 type Concat struct{ Layer }
 
 // concatSaved is the output, and what the layer keeps.
@@ -34,6 +35,11 @@ func (l Concat) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: a Concat without a layer: %w", snug.ErrConfig)
 	}
 	out, err := l.Layer.Width(in)
+	if err == nil {
+		if from, to := wrapped(l.Layer); from.last && from.positions > 1 || to.last && to.positions > 1 {
+			err = fmt.Errorf("layers: a Concat of images with channels last, whose channels do not lie one after the other: %w", snug.ErrConfig)
+		}
+	}
 	if err == nil && out > math.MaxInt-in {
 		err = fmt.Errorf("layers: a Concat of %d and %d elements: %w", in, out, snug.ErrShape)
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/snug-ml/snug/conv"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/remat"
 	"github.com/snug-ml/snug/train"
@@ -71,6 +72,39 @@ func ExampleNewAttention() {
 	check(err)
 	fmt.Println(loss.Targets, loss.Mean() < 0.1)
 	// Output: 16 true
+}
+
+// A small U-Net learns where an image is bright: a skip connection goes around what lies below, at half the size.
+func ExampleConcat() {
+	const side, steps = 8, 60
+	kernel := func(name string, in, out, side int) layers.Layer {
+		return layers.NewConv(name, conv.Shape{In: in, Out: out, Dims: 2, Size: [3]int{side, side}, Kernel: [3]int{3, 3}}.Same(), true)
+	}
+	below := layers.Sequential{
+		layers.MaxPool{Shape: conv.PoolShape{Channels: 8, Dims: 2, Size: [3]int{side, side}, Kernel: [3]int{2, 2}}},
+		kernel("below", 8, 16, side/2), layers.NewGroupNorm("below.norm", 4, 16, side*side/4), layers.ReLU,
+		layers.Resize{Shape: conv.ResizeShape{Channels: 16, Dims: 2, Size: [3]int{side / 2, side / 2}, Out: [3]int{side, side}}},
+	}
+	m, err := layers.NewModel(side*side, layers.MSE{}, layers.Options{Seed: 1},
+		kernel("in", 1, 8, side), layers.ReLU, layers.Concat{Layer: below}, kernel("out", 24, 1, side))
+	check(err)
+	t, err := train.New(m, train.Options{Schedule: train.Constant(1e-2)})
+	check(err)
+	defer func() { check(t.Close()) }()
+	rng, loss := rand.New(rand.NewPCG(1, 1)), 0.0
+	for t.Step() < steps {
+		s := layers.Sample{X: make([]float32, 4*side*side), Y: make([]float32, 4*side*side)}
+		for i := range s.X {
+			if s.X[i] = rng.Float32(); s.X[i] > 0.5 {
+				s.Y[i] = 1
+			}
+		}
+		report, err := t.Train(context.Background(), []layers.Sample{s})
+		check(err)
+		loss = report.Loss
+	}
+	fmt.Println(loss < 0.1)
+	// Output: true
 }
 
 // neighbours has rows of x, and the products of neighbours in a row as y.

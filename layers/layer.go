@@ -110,7 +110,8 @@ func (p *Pass) Cost(l Layer, width int, b Batch) (c remat.Cost) {
 	c.Saved = p.SavedBytes(s)
 	c.ForwardExtra = max(forward-c.Output, save-c.Saved)
 	p.macs = 0
-	c.BackwardExtra = p.Measure(func() { l.Backward(p, x, s, y) })
+	c.BackwardExtra = c.Output - x.Bytes() // package remat counts the gradient of x in place of that of y, which is held beside it
+	c.BackwardExtra += p.Measure(func() { l.Backward(p, x, s, y) })
 	c.BackwardTime = p.macs / 1e9
 	return c
 }

@@ -72,6 +72,7 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 		return nil, err
 	}
 	m := &Model{pass: p, loss: loss, layers: list, width: width, chain: p.Chain()}
+	m.chain.Monitor = marks{&p.pool}
 	m.held = held{map[string]*heldWeights{}, o.Monitor.Holder(meter.OnDevice, meter.Workspace, "of all layers")}
 	m.ends = newCounted(o.Monitor, "input and loss")
 	for i, l := range list {
@@ -329,8 +330,11 @@ func (m *Model) end() {
 // are wrong.
 func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window) (loss fused.Loss, err error) {
 	defer fault.Named(&err, "layers: Backprop")
-	if ctx == nil || w == nil || scale-scale != 0 {
-		return loss, fmt.Errorf("a nil context or window, or the scale %v: %w", scale, snug.ErrConfig)
+	switch {
+	case ctx == nil || w == nil:
+		return loss, fmt.Errorf("the context or the window is nil: %w", snug.ErrConfig)
+	case scale-scale != 0:
+		return loss, fmt.Errorf("the scale is %v, want a finite one: %w", scale, snug.ErrConfig)
 	}
 	defer m.end()
 	x, err := m.begin(s)

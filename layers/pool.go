@@ -66,6 +66,7 @@ type pool struct {
 	all     []*buffer
 	used    int64 // bytes of tensors that are in use
 	peak    int64 // the largest used
+	marked  int64 // the largest used since the last mark
 	held    int64 // bytes of all buffers
 	err     error // the first of the device, such as that its memory is full
 }
@@ -148,8 +149,18 @@ func (p *pool) get(dt snug.DType, width int) *Tensor {
 		b.t.View = part(b.all, 0, p.rows*width)
 	}
 	p.used += n
-	p.peak = max(p.peak, p.used)
+	p.peak, p.marked = max(p.peak, p.used), max(p.marked, p.used)
 	return &b.t
+}
+
+// marks makes a pool the Monitor of a chain, which measures the transient bytes of its stages.
+type marks struct{ *pool }
+
+// Mark implements [remat.Monitor].
+func (m marks) Mark() (held, peak int64) {
+	held, peak = m.used, max(m.marked, m.used)
+	m.marked = held
+	return held, peak
 }
 
 // take returns an unused buffer of at least n elements, or nil. It frees buffers that have become too short.

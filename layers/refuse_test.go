@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/conv"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/train"
@@ -64,17 +65,24 @@ func TestRefuses(t *testing.T) {
 		"rope of other heads": {attention(func(a *Attention) {
 			a.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 1e4, Dim: 8}, nil)
 		})},
-		"inner widths":     {change(NewMLP("m", 8, 16, square, false), func(b *MLP) { b.Down[0] = *NewLinear("d", 8, 8, false) })},
-		"MLP of zeros":     {&MLP{In: make([]Linear, 1), Down: make([]Linear, 1)}},
-		"router":           {experts(func(e *Experts) { e.Router = *NewLinear("r", 8, 2, false) })},
-		"balance of two":   {balanced, change(NewExperts("f", 8, 16, 5, 1), func(e *Experts) { e.Balance = balance })},
-		"balance twice":    {balanced, balanced},
-		"frozen trains":    {linear(func(l *Linear) { l.Frozen = new(qlora.Linear) })},
-		"zero adapter":     {linear(func(l *Linear) { l.Adapter = new(Adapter) })},
-		"adapter's values": {linear(func(l *Linear) { l.Adapter = &Adapter{LoRA: values(make([]float32, 8)), ParamA: one(), ParamB: one()} })},
-		"late embedding":   {NewLinear("l", 8, 8, false), NewEmbedding("e", 8, 8)},
-		"same names":       {badParams{Dropout{}, []*Param{one(), one(), newParam("other", 0, 1)}}},
-		"nil parameter":    {badParams{Dropout{}, []*Param{nil, one()}}},
+		"inner widths":        {change(NewMLP("m", 8, 16, square, false), func(b *MLP) { b.Down[0] = *NewLinear("d", 8, 8, false) })},
+		"MLP of zeros":        {&MLP{In: make([]Linear, 1), Down: make([]Linear, 1)}},
+		"router":              {experts(func(e *Experts) { e.Router = *NewLinear("r", 8, 2, false) })},
+		"balance of two":      {balanced, change(NewExperts("f", 8, 16, 5, 1), func(e *Experts) { e.Balance = balance })},
+		"balance twice":       {balanced, balanced},
+		"frozen trains":       {linear(func(l *Linear) { l.Frozen = new(qlora.Linear) })},
+		"zero adapter":        {linear(func(l *Linear) { l.Adapter = new(Adapter) })},
+		"adapter's values":    {linear(func(l *Linear) { l.Adapter = &Adapter{LoRA: values(make([]float32, 8)), ParamA: one(), ParamB: one()} })},
+		"nil norm":            {(*Norm)(nil)},
+		"channels last":       {convOf(conv.ChannelsFirst, 2, 2), convOf(conv.ChannelsLast, 2, 2)},
+		"another size":        {convOf(conv.ChannelsFirst, 2, 2), convOf(conv.ChannelsFirst, 4, 1)},
+		"norm of others":      {convOf(conv.ChannelsFirst, 2, 2), ReLU, NewGroupNorm("n", 1, 4, 2)},
+		"norm, channels last": {convOf(conv.ChannelsLast, 2, 2), NewGroupNorm("n", 1, 2, 4)},
+		"skip, channels last": {Concat{convOf(conv.ChannelsLast, 2, 2)}},
+		"within":              {Residual{convOf(conv.ChannelsFirst, 2, 2)}, ReLU, Sequential{ReLU, Tiled{convOf(conv.ChannelsLast, 2, 2), 1}}},
+		"late embedding":      {NewLinear("l", 8, 8, false), NewEmbedding("e", 8, 8)},
+		"same names":          {badParams{Dropout{}, []*Param{one(), one(), newParam("other", 0, 1)}}},
+		"nil parameter":       {badParams{Dropout{}, []*Param{nil, one()}}},
 	} {
 		if m, err := NewModel(8, MSE{}, Options{}, list...); m != nil || !errors.Is(err, snug.ErrConfig) && !errors.Is(err, snug.ErrShape) {
 			t.Errorf("%s: %v", name, err)
@@ -84,6 +92,14 @@ func TestRefuses(t *testing.T) {
 		t.Error("a matrix whose number of elements overflows")
 	}
 }
+
+// convOf is a convolution of 2 channels.
+func convOf(l conv.Layout, height, width int) Layer {
+	numbered++
+	return NewConv(fmt.Sprint("conv", numbered), conv.Shape{In: 2, Out: 2, Dims: 2, Size: [3]int{height, width}, Kernel: [3]int{1, 1}, Layout: l}, false)
+}
+
+var numbered int
 
 // TestSourceRows leaves no row of a source out.
 func TestSourceRows(t *testing.T) {

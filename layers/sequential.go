@@ -2,6 +2,7 @@ package layers
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -37,11 +38,15 @@ func (l Sequential) Width(in int) (width int, err error) {
 	if width = in; len(l) == 0 {
 		return 0, fmt.Errorf("layers: a Sequential of no layer: %w", snug.ErrConfig)
 	}
+	rows := image{}
 	for i, layer := range l {
-		if layer == nil {
+		if v := reflect.ValueOf(layer); layer == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 			return 0, fmt.Errorf("layers: layer %d of a Sequential is nil: %w", i, snug.ErrConfig)
 		}
 		if width, err = layer.Width(width); err != nil {
+			return 0, err
+		}
+		if rows, err = rows.after(layer); err != nil {
 			return 0, err
 		}
 	}

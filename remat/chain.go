@@ -72,7 +72,7 @@ type Chain[A, S any] struct {
 	Output     func(S) A
 
 	// Monitor measures the transient bytes of the stages: what it has counted at the highest point of a step beyond what
-	// is left after the step. So it counts activations, gradients and saved sets too, and nothing else changes while a
+	// is left after the step, or would be if the stage freed nothing of its saved set. So it counts activations, gradients and saved sets too, and nothing else changes while a
 	// step runs. nil: transient bytes are those that Costs declares, and at least the values that [Tiles] hold.
 	Monitor Monitor
 

@@ -248,10 +248,10 @@ func (r *Runner[A, S]) forwardDiscard(i int) error {
 	if err != nil {
 		return err
 	}
-	extra := r.transient(ForwardTransient, i)
 	v := &r.slots[i]
 	v.form, v.y = output, y
 	v.bytes = r.chain.Bytes(y)
+	extra := r.transient(ForwardTransient, i, v.bytes)
 	v.lossy = r.lossyInput(i)
 	r.compare(Activation, i+1, v.bytes)
 	r.ledger.step(0, v.bytes, extra, 0)
@@ -283,10 +283,10 @@ func (r *Runner[A, S]) forwardSave(ctx context.Context, i int, unused bool) erro
 	if err != nil {
 		return err
 	}
-	extra := r.transient(ForwardTransient, i)
 	v := &r.slots[i]
 	v.form, v.y, v.s = saved, y, s
 	v.bytes = r.chain.SavedBytes(s)
+	extra := r.transient(ForwardTransient, i, v.bytes)
 	v.lossy = r.lossyInput(i)
 	r.compare(SavedSet, i, v.bytes)
 	r.ledger.step(replaced, v.bytes, extra, 0)
@@ -311,10 +311,10 @@ func (r *Runner[A, S]) backward(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	extra := r.transient(BackwardTransient, i)
 	r.grad, r.hasGrad = dx, true
 	replaced := r.gradBytes
 	r.gradBytes = r.chain.Bytes(dx)
+	extra := r.transient(BackwardTransient, i, r.gradBytes-replaced)
 	r.compare(Gradient, i, r.gradBytes)
 	if err := r.settle(ctx, i); err != nil {
 		return err
@@ -339,9 +339,9 @@ func (r *Runner[A, S]) evaluate(loss func(A) (A, error)) error {
 	return nil
 }
 
-// transient returns the transient bytes of the step of stage i that has just ended.
-func (r *Runner[A, S]) transient(kind ValueKind, i int) int64 {
-	bytes := r.step.transient(r.extras[i].transient(kind))
+// transient returns the transient bytes of the step of stage i that has just ended; more is by how many the values grow in it.
+func (r *Runner[A, S]) transient(kind ValueKind, i int, more int64) int64 {
+	bytes := r.step.transient(r.extras[i].transient(kind), more)
 	r.compare(kind, i, bytes)
 	return bytes
 }

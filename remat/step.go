@@ -31,6 +31,7 @@ type stepContext[A, S any] struct {
 
 	chain      *Chain[A, S]
 	held, peak int64 // transient bytes that Tiles hold
+	before     int64 // what the Monitor counted when the step began
 }
 
 type stepKey struct{}
@@ -50,16 +51,18 @@ func (s *stepContext[A, S]) Value(key any) any {
 func (s *stepContext[A, S]) begin(again bool) {
 	s.again, s.held, s.peak = again, 0, 0
 	if s.chain.Monitor != nil {
-		s.chain.Monitor.Mark()
+		s.before, _ = s.chain.Monitor.Mark()
 	}
 }
 
 // transient returns the transient bytes of the step of a stage that has just ended: those that the Monitor has seen, or
-// without one, the declared ones, and at least those of its Tiles.
-func (s *stepContext[A, S]) transient(declared int64) int64 {
+// without one, the declared ones, and at least those of its Tiles. more is by how many bytes the values of the chain grow in the
+// step. What is left after the step is less where a backward step frees a part of its saved set, and more where a stage
+// allocates something that stays: neither is transient.
+func (s *stepContext[A, S]) transient(declared, more int64) int64 {
 	if s.chain.Monitor != nil {
 		held, peak := s.chain.Monitor.Mark()
-		return peak - held
+		return peak - max(held, s.before+more)
 	}
 	return max(declared, s.peak)
 }
