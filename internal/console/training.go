@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,13 +178,17 @@ func (t Training[B]) tokens(batches []B) (n int, err error) {
 	return int(sum[0]), err
 }
 
-// loss returns the mean loss on held-out data, 0 if there is none. One that is not finite comes with a Diverged.
+// loss returns the mean loss on held-out data, 0 if there is none, or if a signal ends the run meanwhile; ranks evaluate to the end. One
+// that is not finite comes with a Diverged.
 func (t Training[B]) loss(ctx context.Context, w *watch) (float64, error) {
 	var failed error
+	begun, stopped := false, false
 	t.Progress.BeginEvaluation()
 	all, err := t.Trainer.Evaluate(ctx, func(yield func(B) bool) {
 		for b, err := range t.HeldOut {
-			if failed = err; err != nil {
+			stopped = begun && t.Ranks == nil && t.Stop.Asked()
+			begun = true
+			if failed = err; err != nil || stopped {
 				return
 			}
 			t.Progress.Evaluating(t.Tokens(b))
@@ -192,10 +197,7 @@ func (t Training[B]) loss(ctx context.Context, w *watch) (float64, error) {
 			}
 		}
 	})
-	if failed != nil {
-		return 0, failed
-	}
-	if err != nil {
+	if err := cmp.Or(failed, err); err != nil || stopped {
 		return 0, err
 	}
 	loss := 0.0

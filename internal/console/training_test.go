@@ -194,3 +194,29 @@ func TestEvaluating(t *testing.T) {
 	p.Evaluating(50)
 	require.Equal(t, "evaluating held-out samples: 100 tokens so far\n", out.String())
 }
+
+// TestSignalDuringEvaluation: a signal ends an evaluation between two micro-batches, and then the run, before its first step.
+func TestSignalDuringEvaluation(t *testing.T) {
+	tr, err := train.New[float32](line{[]float32{4}}, train.Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tr.Close()) }()
+	after, ask := context.WithCancel(context.Background())
+	var b bytes.Buffer
+	evaluated := 0
+	r, err := Training[float32]{
+		Trainer: tr, Steps: 10, Progress: NewProgress(&b, &b, 10), Stop: Stop{after, context.Background()},
+		Batches: func(int) ([]float32, error) { return []float32{1}, nil },
+		Tokens:  func(float32) int { return 3 }, After: func(train.Report) (string, error) { return "", nil },
+		HeldOut: func(yield func(float32, error) bool) {
+			for evaluated < 100 && yield(1.5, nil) {
+				if evaluated++; evaluated == 3 {
+					ask()
+				}
+			}
+		},
+	}.Run()
+	require.ErrorAs(t, err, new(Interruption))
+	require.Zero(t, r.First)
+	require.Zero(t, tr.Step())
+	require.Equal(t, 3, evaluated)
+}
