@@ -22,7 +22,7 @@ type PoolShape struct {
 
 	// Padding, at most half of a window. A maximum leaves it out; a mean takes it for zeros, unless SkipPadding is set.
 	PadBefore, PadAfter [3]int
-	SkipPadding         bool // the mean is that of the elements of x in a window (count_include_pad=False)
+	SkipPadding         bool // the mean leaves the padding out (count_include_pad=False)
 	Ceil                bool // a last window may reach beyond the end, if it begins before it (ceil_mode=True)
 
 	// Adaptive, if it is not zero, is the size of y. Its window i reaches from ⌊i·Size/Adaptive⌋ to ⌈(i+1)·Size/Adaptive⌉, as in
@@ -49,7 +49,7 @@ func (p *PoolShape) check() error {
 	if adaptive {
 		rest := PoolShape{Batch: p.Batch, Channels: p.Channels, Dims: p.Dims, Size: p.Size, Adaptive: p.Adaptive, Layout: p.Layout}
 		if *p != rest {
-			return fmt.Errorf("an Adaptive shape, whose windows follow from it, want no Kernel, Stride, Dilation, padding or Ceil beside it: %w", snug.ErrConfig)
+			return fmt.Errorf("the shape is Adaptive and has a Kernel, Stride, Dilation, padding or Ceil, want them 0: Adaptive makes the windows: %w", snug.ErrConfig)
 		}
 	}
 	for i := range 3 {
@@ -149,7 +149,7 @@ func (p *PoolShape) indexBits() int {
 	}
 }
 
-// rows returns the rows of y that begin with a byte in the index, and their elements: those of the last dimension, or channels.
+// rows returns how many rows y has, and the elements of one: a row of the index begins with a byte. A row is the last dimension, or the channels.
 func (p *PoolShape) rows() (rows, lanes int) {
 	lanes = p.outSize()[p.Dims-1]
 	if p.Layout == ChannelsLast {

@@ -10,7 +10,7 @@ import (
 )
 
 // The gradient of the weights is a product over positions: its rows are channels of x and taps, its columns channels of
-// y, so that neither operand is transposed but for dy, of which there is less than of patches.
+// y, so that only dy is transposed, which is smaller than the patches.
 //
 //	for parts of the channels of x, and of y            weightProduct.item
 //	  for parts of KC of the positions of all images    weightProduct.item
