@@ -6,9 +6,11 @@ import (
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -345,8 +347,8 @@ func TestTimelineOfInterruptedRun(t *testing.T) {
 	for _, name := range []string{"out.csv", "out.svg"} {
 		path := filepath.Join(t.TempDir(), name)
 		args := []string{"-preset", "tiny", "-text", text, "-timeline", path}
-		var out, errs bytes.Buffer
-		require.Equal(t, 1, run(console.Stop{After: &stopAfter{context.Background(), 8}, Now: context.Background()}, args, &out, &errs))
+		var errs bytes.Buffer
+		require.Equal(t, 1, runUntil(2, args, &errs))
 		require.Regexp(t, `^gpt: interrupted after step [2-9] of 20, and nothing is saved without -checkpoint\n$`, errs.String())
 		b, err := os.ReadFile(path)
 		require.NoError(t, err)
@@ -360,15 +362,22 @@ func TestTimelineOfInterruptedRun(t *testing.T) {
 	}
 }
 
-// stopAfter is a context that is done after some looks at it.
-type stopAfter struct {
-	context.Context
-	steps int
+// runUntil runs args, and asks the run to end when it has shown the given number of steps.
+func runUntil(steps int, args []string, errs io.Writer) (status int) {
+	after, ask := context.WithCancel(context.Background())
+	defer ask()
+	return run(console.Stop{After: after, Now: context.Background()}, args, &stepLines{steps, ask}, errs)
 }
 
-func (s *stopAfter) Err() error {
-	if s.steps--; s.steps < 0 {
-		return context.Canceled
+// stepLines calls full when as many lines of steps as left are written.
+type stepLines struct {
+	left int
+	full func()
+}
+
+func (s *stepLines) Write(b []byte) (int, error) {
+	if s.left -= len(regexp.MustCompile(`(?m)^step \d+/`).FindAll(b, -1)); s.left <= 0 {
+		s.full()
 	}
-	return nil
+	return len(b), nil
 }
