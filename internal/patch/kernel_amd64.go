@@ -94,6 +94,42 @@ func gather2BF16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, c
 //go:noescape
 func evensF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
 
+// gather1F32AVX2 copies elements of pieces for all channels. It loads those that are not read too. Distances are in
+// bytes.
+//
+//go:noescape
+func gather1F32AVX2(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather2F32AVX2 copies every second of the elements of pieces for all channels. It loads those that are not read too. Distances are in
+// bytes.
+//
+//go:noescape
+func gather2F32AVX2(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather1F16AVX2 copies elements of pieces for all channels. It loads those that are not read too. Distances are in
+// bytes.
+//
+//go:noescape
+func gather1F16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather2F16AVX2 copies every second of the elements of pieces for all channels. It loads those that are not read too. Distances are in
+// bytes.
+//
+//go:noescape
+func gather2F16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather1BF16AVX2 copies elements of pieces for all channels. It loads those that are not read too. Distances are in
+// bytes.
+//
+//go:noescape
+func gather1BF16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
+// gather2BF16AVX2 copies every second of the elements of pieces for all channels. It loads those that are not read too. Distances are in
+// bytes.
+//
+//go:noescape
+func gather2BF16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+
 // tapsAVX2 sets rows of dst to bias, or with add to themselves, plus the sum over taps of w times src from the tap's
 // offset on. It reads whole vectors of src. Distances are in bytes, offsets in elements.
 //

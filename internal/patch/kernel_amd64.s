@@ -982,6 +982,2006 @@ next:
 	VZEROUPPER
 	RET
 
+DATA bits<>+0(SB)/4, $0x00000001
+DATA bits<>+4(SB)/4, $0x00000002
+DATA bits<>+8(SB)/4, $0x00000004
+DATA bits<>+12(SB)/4, $0x00000008
+DATA bits<>+16(SB)/4, $0x00000010
+DATA bits<>+20(SB)/4, $0x00000020
+DATA bits<>+24(SB)/4, $0x00000040
+DATA bits<>+28(SB)/4, $0x00000080
+GLOBL bits<>(SB), RODATA|NOPTR, $32
+
+// func gather1F32AVX2(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX2, BMI2, POPCNT
+TEXT ·gather1F32AVX2(SB), NOSPLIT, $0-56
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    pieces+16(FP), DX
+	MOVQ    count+24(FP), BX
+	MOVQ    nextSrc+40(FP), SI
+	MOVQ    nextDst+48(FP), DI
+	VMOVDQU bits<>+0(SB), Y0
+
+piece:
+	MOVQ         (DX), R8
+	LEAQ         (CX)(R8*4), R8
+	MOVQ         8(DX), R9
+	LEAQ         (AX)(R9*4), R9
+	MOVL         16(DX), R11
+	MOVL         20(DX), R10
+	ADDQ         $0x18, DX
+	POPCNTQ      R10, R10
+	MOVQ         channels+32(FP), R12
+	CMPQ         R10, $0x18
+	JLE          most24
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x10, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy4x8:
+	VANDPS  (R8), Y1, Y5
+	VMOVUPS Y5, (R9)
+	VANDPS  32(R8), Y2, Y5
+	VMOVUPS Y5, 32(R9)
+	VANDPS  64(R8), Y3, Y5
+	VMOVUPS Y5, 64(R9)
+	VANDPS  (R10), Y4, Y5
+	VMOVUPS Y5, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy4x8
+	JMP     next
+
+most24:
+	CMPQ         R10, $0x10
+	JLE          most16
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy3x8:
+	VANDPS  (R8), Y1, Y4
+	VMOVUPS Y4, (R9)
+	VANDPS  32(R8), Y2, Y4
+	VMOVUPS Y4, 32(R9)
+	VANDPS  (R10), Y3, Y4
+	VMOVUPS Y4, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy3x8
+	JMP     next
+
+most16:
+	CMPQ         R10, $0x08
+	JLE          most8
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x8:
+	VANDPS  (R8), Y1, Y3
+	VMOVUPS Y3, (R9)
+	VANDPS  (R10), Y2, Y3
+	VMOVUPS Y3, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy2x8
+	JMP     next
+
+most8:
+	CMPQ         R10, $0x08
+	JL           most7
+	LEAQ         -8(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy1x8:
+	VANDPS  (R10), Y1, Y2
+	VMOVUPS Y2, (R11)
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy1x8
+	JMP     next
+
+most7:
+	CMPQ         R10, $0x03
+	JLE          most3
+	LEAQ         -4(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x4:
+	VANDPS  (R8), X1, X3
+	VMOVUPS X3, (R9)
+	VANDPS  (R10), X2, X3
+	VMOVUPS X3, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy2x4
+	JMP     next
+
+most3:
+	CMPQ         R10, $0x02
+	JLE          most2
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy3x1:
+	VMOVSS (R8), X4
+	VANDPS X1, X4, X4
+	VMOVSS X4, (R9)
+	VMOVSS 4(R8), X4
+	VANDPS X2, X4, X4
+	VMOVSS X4, 4(R9)
+	VMOVSS (R10), X4
+	VANDPS X3, X4, X4
+	VMOVSS X4, (R11)
+	ADDQ   SI, R8
+	ADDQ   DI, R9
+	ADDQ   SI, R10
+	ADDQ   DI, R11
+	DECQ   R12
+	JNZ    copy3x1
+	JMP    next
+
+most2:
+	CMPQ         R10, $0x01
+	JLE          most1
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x1:
+	VMOVSS (R8), X3
+	VANDPS X1, X3, X3
+	VMOVSS X3, (R9)
+	VMOVSS (R10), X3
+	VANDPS X2, X3, X3
+	VMOVSS X3, (R11)
+	ADDQ   SI, R8
+	ADDQ   DI, R9
+	ADDQ   SI, R10
+	ADDQ   DI, R11
+	DECQ   R12
+	JNZ    copy2x1
+	JMP    next
+
+most1:
+	LEAQ         -1(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy1x1:
+	VMOVSS (R10), X2
+	VANDPS X1, X2, X2
+	VMOVSS X2, (R11)
+	ADDQ   SI, R10
+	ADDQ   DI, R11
+	DECQ   R12
+	JNZ    copy1x1
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather2F32AVX2(dst *float32, src *float32, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX2, BMI2, POPCNT
+TEXT ·gather2F32AVX2(SB), NOSPLIT, $0-56
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    pieces+16(FP), DX
+	MOVQ    count+24(FP), BX
+	MOVQ    nextSrc+40(FP), SI
+	MOVQ    nextDst+48(FP), DI
+	VMOVDQU bits<>+0(SB), Y0
+
+piece:
+	MOVQ         (DX), R8
+	LEAQ         (CX)(R8*4), R8
+	MOVQ         8(DX), R9
+	LEAQ         (AX)(R9*4), R9
+	MOVL         16(DX), R11
+	MOVL         20(DX), R10
+	ADDQ         $0x18, DX
+	POPCNTQ      R10, R10
+	MOVQ         channels+32(FP), R12
+	CMPQ         R10, $0x18
+	JLE          most24
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x10, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy4x8:
+	VMOVUPS (R8), Y5
+	VSHUFPS $0xd8, 28(R8), Y5, Y5
+	VPERMPD $0xd8, Y5, Y5
+	VANDPS  Y1, Y5, Y5
+	VMOVUPS Y5, (R9)
+	VMOVUPS 64(R8), Y5
+	VSHUFPS $0xd8, 92(R8), Y5, Y5
+	VPERMPD $0xd8, Y5, Y5
+	VANDPS  Y2, Y5, Y5
+	VMOVUPS Y5, 32(R9)
+	VMOVUPS 128(R8), Y5
+	VSHUFPS $0xd8, 156(R8), Y5, Y5
+	VPERMPD $0xd8, Y5, Y5
+	VANDPS  Y3, Y5, Y5
+	VMOVUPS Y5, 64(R9)
+	VMOVUPS (R10), Y5
+	VSHUFPS $0xd8, 28(R10), Y5, Y5
+	VPERMPD $0xd8, Y5, Y5
+	VANDPS  Y4, Y5, Y5
+	VMOVUPS Y5, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy4x8
+	JMP     next
+
+most24:
+	CMPQ         R10, $0x10
+	JLE          most16
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy3x8:
+	VMOVUPS (R8), Y4
+	VSHUFPS $0xd8, 28(R8), Y4, Y4
+	VPERMPD $0xd8, Y4, Y4
+	VANDPS  Y1, Y4, Y4
+	VMOVUPS Y4, (R9)
+	VMOVUPS 64(R8), Y4
+	VSHUFPS $0xd8, 92(R8), Y4, Y4
+	VPERMPD $0xd8, Y4, Y4
+	VANDPS  Y2, Y4, Y4
+	VMOVUPS Y4, 32(R9)
+	VMOVUPS (R10), Y4
+	VSHUFPS $0xd8, 28(R10), Y4, Y4
+	VPERMPD $0xd8, Y4, Y4
+	VANDPS  Y3, Y4, Y4
+	VMOVUPS Y4, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy3x8
+	JMP     next
+
+most16:
+	CMPQ         R10, $0x08
+	JLE          most8
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy2x8:
+	VMOVUPS (R8), Y3
+	VSHUFPS $0xd8, 28(R8), Y3, Y3
+	VPERMPD $0xd8, Y3, Y3
+	VANDPS  Y1, Y3, Y3
+	VMOVUPS Y3, (R9)
+	VMOVUPS (R10), Y3
+	VSHUFPS $0xd8, 28(R10), Y3, Y3
+	VPERMPD $0xd8, Y3, Y3
+	VANDPS  Y2, Y3, Y3
+	VMOVUPS Y3, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy2x8
+	JMP     next
+
+most8:
+	CMPQ         R10, $0x08
+	JL           most7
+	LEAQ         -8(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy1x8:
+	VMOVUPS (R10), Y2
+	VSHUFPS $0xd8, 28(R10), Y2, Y2
+	VPERMPD $0xd8, Y2, Y2
+	VANDPS  Y1, Y2, Y2
+	VMOVUPS Y2, (R11)
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy1x8
+	JMP     next
+
+most7:
+	CMPQ         R10, $0x03
+	JLE          most3
+	LEAQ         -4(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy2x4:
+	VMOVUPS (R8), X3
+	VSHUFPS $0xd8, 12(R8), X3, X3
+	VANDPS  X1, X3, X3
+	VMOVUPS X3, (R9)
+	VMOVUPS (R10), X3
+	VSHUFPS $0xd8, 12(R10), X3, X3
+	VANDPS  X2, X3, X3
+	VMOVUPS X3, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy2x4
+	JMP     next
+
+most3:
+	CMPQ         R10, $0x02
+	JLE          most2
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy3x1:
+	VMOVSS (R8), X4
+	VANDPS X1, X4, X4
+	VMOVSS X4, (R9)
+	VMOVSS 8(R8), X4
+	VANDPS X2, X4, X4
+	VMOVSS X4, 4(R9)
+	VMOVSS (R10), X4
+	VANDPS X3, X4, X4
+	VMOVSS X4, (R11)
+	ADDQ   SI, R8
+	ADDQ   DI, R9
+	ADDQ   SI, R10
+	ADDQ   DI, R11
+	DECQ   R12
+	JNZ    copy3x1
+	JMP    next
+
+most2:
+	CMPQ         R10, $0x01
+	JLE          most1
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy2x1:
+	VMOVSS (R8), X3
+	VANDPS X1, X3, X3
+	VMOVSS X3, (R9)
+	VMOVSS (R10), X3
+	VANDPS X2, X3, X3
+	VMOVSS X3, (R11)
+	ADDQ   SI, R8
+	ADDQ   DI, R9
+	ADDQ   SI, R10
+	ADDQ   DI, R11
+	DECQ   R12
+	JNZ    copy2x1
+	JMP    next
+
+most1:
+	LEAQ         -1(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*8), R10
+
+copy1x1:
+	VMOVSS (R10), X2
+	VANDPS X1, X2, X2
+	VMOVSS X2, (R11)
+	ADDQ   SI, R10
+	ADDQ   DI, R11
+	DECQ   R12
+	JNZ    copy1x1
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather1F16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX2, BMI2, F16C, POPCNT
+TEXT ·gather1F16AVX2(SB), NOSPLIT, $0-56
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    pieces+16(FP), DX
+	MOVQ    count+24(FP), BX
+	MOVQ    nextSrc+40(FP), SI
+	MOVQ    nextDst+48(FP), DI
+	VMOVDQU bits<>+0(SB), Y0
+
+piece:
+	MOVQ         (DX), R8
+	LEAQ         (CX)(R8*2), R8
+	MOVQ         8(DX), R9
+	LEAQ         (AX)(R9*4), R9
+	MOVL         16(DX), R11
+	MOVL         20(DX), R10
+	ADDQ         $0x18, DX
+	POPCNTQ      R10, R10
+	MOVQ         channels+32(FP), R12
+	CMPQ         R10, $0x18
+	JLE          most24
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x10, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy4x8:
+	VCVTPH2PS (R8), Y5
+	VANDPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (R9)
+	VCVTPH2PS 16(R8), Y5
+	VANDPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(R9)
+	VCVTPH2PS 32(R8), Y5
+	VANDPS    Y3, Y5, Y5
+	VMOVUPS   Y5, 64(R9)
+	VCVTPH2PS (R10), Y5
+	VANDPS    Y4, Y5, Y5
+	VMOVUPS   Y5, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy4x8
+	JMP       next
+
+most24:
+	CMPQ         R10, $0x10
+	JLE          most16
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy3x8:
+	VCVTPH2PS (R8), Y4
+	VANDPS    Y1, Y4, Y4
+	VMOVUPS   Y4, (R9)
+	VCVTPH2PS 16(R8), Y4
+	VANDPS    Y2, Y4, Y4
+	VMOVUPS   Y4, 32(R9)
+	VCVTPH2PS (R10), Y4
+	VANDPS    Y3, Y4, Y4
+	VMOVUPS   Y4, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy3x8
+	JMP       next
+
+most16:
+	CMPQ         R10, $0x08
+	JLE          most8
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy2x8:
+	VCVTPH2PS (R8), Y3
+	VANDPS    Y1, Y3, Y3
+	VMOVUPS   Y3, (R9)
+	VCVTPH2PS (R10), Y3
+	VANDPS    Y2, Y3, Y3
+	VMOVUPS   Y3, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy2x8
+	JMP       next
+
+most8:
+	CMPQ         R10, $0x08
+	JL           most7
+	LEAQ         -8(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy1x8:
+	VCVTPH2PS (R10), Y2
+	VANDPS    Y1, Y2, Y2
+	VMOVUPS   Y2, (R11)
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy1x8
+	JMP       next
+
+most7:
+	CMPQ         R10, $0x03
+	JLE          most3
+	LEAQ         -4(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy2x4:
+	VCVTPH2PS (R8), X3
+	VANDPS    X1, X3, X3
+	VMOVUPS   X3, (R9)
+	VCVTPH2PS (R10), X3
+	VANDPS    X2, X3, X3
+	VMOVUPS   X3, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy2x4
+	JMP       next
+
+most3:
+	CMPQ         R10, $0x02
+	JLE          most2
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy3x1:
+	MOVWLZX   (R8), R13
+	VMOVD     R13, X4
+	VCVTPH2PS X4, X4
+	VANDPS    X1, X4, X4
+	VMOVSS    X4, (R9)
+	MOVWLZX   2(R8), R13
+	VMOVD     R13, X4
+	VCVTPH2PS X4, X4
+	VANDPS    X2, X4, X4
+	VMOVSS    X4, 4(R9)
+	MOVWLZX   (R10), R13
+	VMOVD     R13, X4
+	VCVTPH2PS X4, X4
+	VANDPS    X3, X4, X4
+	VMOVSS    X4, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy3x1
+	JMP       next
+
+most2:
+	CMPQ         R10, $0x01
+	JLE          most1
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy2x1:
+	MOVWLZX   (R8), R13
+	VMOVD     R13, X3
+	VCVTPH2PS X3, X3
+	VANDPS    X1, X3, X3
+	VMOVSS    X3, (R9)
+	MOVWLZX   (R10), R13
+	VMOVD     R13, X3
+	VCVTPH2PS X3, X3
+	VANDPS    X2, X3, X3
+	VMOVSS    X3, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy2x1
+	JMP       next
+
+most1:
+	LEAQ         -1(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy1x1:
+	MOVWLZX   (R10), R8
+	VMOVD     R8, X2
+	VCVTPH2PS X2, X2
+	VANDPS    X1, X2, X2
+	VMOVSS    X2, (R11)
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy1x1
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather2F16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX2, BMI2, F16C, POPCNT
+TEXT ·gather2F16AVX2(SB), NOSPLIT, $0-56
+	MOVQ     dst+0(FP), AX
+	MOVQ     src+8(FP), CX
+	MOVQ     pieces+16(FP), DX
+	MOVQ     count+24(FP), BX
+	MOVQ     nextSrc+40(FP), SI
+	MOVQ     nextDst+48(FP), DI
+	VMOVDQU  bits<>+0(SB), Y0
+	VPCMPEQD Y1, Y1, Y1
+	VPSLLD   $0x10, Y1, Y1
+
+piece:
+	MOVQ         (DX), R8
+	LEAQ         (CX)(R8*2), R8
+	MOVQ         8(DX), R9
+	LEAQ         (AX)(R9*4), R9
+	MOVL         16(DX), R11
+	MOVL         20(DX), R10
+	ADDQ         $0x18, DX
+	POPCNTQ      R10, R10
+	MOVQ         channels+32(FP), R12
+	CMPQ         R10, $0x18
+	JLE          most24
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	MOVQ         R11, R13
+	SHRQ         $0x10, R13
+	VMOVD        R13, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X5
+	VPBROADCASTD X5, Y5
+	VPAND        Y0, Y5, Y5
+	VPCMPEQD     Y0, Y5, Y5
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy4x8:
+	VMOVDQU   (R8), X6
+	VMOVDQU   14(R8), X7
+	VPANDN    X6, X1, X6
+	VPSRLD    $0x10, X7, X7
+	VPACKUSDW X7, X6, X6
+	VCVTPH2PS X6, Y6
+	VANDPS    Y2, Y6, Y6
+	VMOVUPS   Y6, (R9)
+	VMOVDQU   32(R8), X6
+	VMOVDQU   46(R8), X7
+	VPANDN    X6, X1, X6
+	VPSRLD    $0x10, X7, X7
+	VPACKUSDW X7, X6, X6
+	VCVTPH2PS X6, Y6
+	VANDPS    Y3, Y6, Y6
+	VMOVUPS   Y6, 32(R9)
+	VMOVDQU   64(R8), X6
+	VMOVDQU   78(R8), X7
+	VPANDN    X6, X1, X6
+	VPSRLD    $0x10, X7, X7
+	VPACKUSDW X7, X6, X6
+	VCVTPH2PS X6, Y6
+	VANDPS    Y4, Y6, Y6
+	VMOVUPS   Y6, 64(R9)
+	VMOVDQU   (R10), X6
+	VMOVDQU   14(R10), X7
+	VPANDN    X6, X1, X6
+	VPSRLD    $0x10, X7, X7
+	VPACKUSDW X7, X6, X6
+	VCVTPH2PS X6, Y6
+	VANDPS    Y5, Y6, Y6
+	VMOVUPS   Y6, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy4x8
+	JMP       next
+
+most24:
+	CMPQ         R10, $0x10
+	JLE          most16
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy3x8:
+	VMOVDQU   (R8), X5
+	VMOVDQU   14(R8), X6
+	VPANDN    X5, X1, X5
+	VPSRLD    $0x10, X6, X6
+	VPACKUSDW X6, X5, X5
+	VCVTPH2PS X5, Y5
+	VANDPS    Y2, Y5, Y5
+	VMOVUPS   Y5, (R9)
+	VMOVDQU   32(R8), X5
+	VMOVDQU   46(R8), X6
+	VPANDN    X5, X1, X5
+	VPSRLD    $0x10, X6, X6
+	VPACKUSDW X6, X5, X5
+	VCVTPH2PS X5, Y5
+	VANDPS    Y3, Y5, Y5
+	VMOVUPS   Y5, 32(R9)
+	VMOVDQU   (R10), X5
+	VMOVDQU   14(R10), X6
+	VPANDN    X5, X1, X5
+	VPSRLD    $0x10, X6, X6
+	VPACKUSDW X6, X5, X5
+	VCVTPH2PS X5, Y5
+	VANDPS    Y4, Y5, Y5
+	VMOVUPS   Y5, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy3x8
+	JMP       next
+
+most16:
+	CMPQ         R10, $0x08
+	JLE          most8
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x8:
+	VMOVDQU   (R8), X4
+	VMOVDQU   14(R8), X5
+	VPANDN    X4, X1, X4
+	VPSRLD    $0x10, X5, X5
+	VPACKUSDW X5, X4, X4
+	VCVTPH2PS X4, Y4
+	VANDPS    Y2, Y4, Y4
+	VMOVUPS   Y4, (R9)
+	VMOVDQU   (R10), X4
+	VMOVDQU   14(R10), X5
+	VPANDN    X4, X1, X4
+	VPSRLD    $0x10, X5, X5
+	VPACKUSDW X5, X4, X4
+	VCVTPH2PS X4, Y4
+	VANDPS    Y3, Y4, Y4
+	VMOVUPS   Y4, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy2x8
+	JMP       next
+
+most8:
+	CMPQ         R10, $0x08
+	JL           most7
+	LEAQ         -8(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy1x8:
+	VMOVDQU   (R10), X3
+	VMOVDQU   14(R10), X4
+	VPANDN    X3, X1, X3
+	VPSRLD    $0x10, X4, X4
+	VPACKUSDW X4, X3, X3
+	VCVTPH2PS X3, Y3
+	VANDPS    Y2, Y3, Y3
+	VMOVUPS   Y3, (R11)
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy1x8
+	JMP       next
+
+most7:
+	CMPQ         R10, $0x03
+	JLE          most3
+	LEAQ         -4(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x4:
+	VMOVQ       (R8), X4
+	VMOVQ       6(R8), X5
+	VPANDN      X4, X1, X4
+	VPSRLD      $0x10, X5, X5
+	VPUNPCKLQDQ X5, X4, X4
+	VPACKUSDW   X4, X4, X4
+	VCVTPH2PS   X4, X4
+	VANDPS      X2, X4, X4
+	VMOVUPS     X4, (R9)
+	VMOVQ       (R10), X4
+	VMOVQ       6(R10), X5
+	VPANDN      X4, X1, X4
+	VPSRLD      $0x10, X5, X5
+	VPUNPCKLQDQ X5, X4, X4
+	VPACKUSDW   X4, X4, X4
+	VCVTPH2PS   X4, X4
+	VANDPS      X3, X4, X4
+	VMOVUPS     X4, (R11)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	ADDQ        SI, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         copy2x4
+	JMP         next
+
+most3:
+	CMPQ         R10, $0x02
+	JLE          most2
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy3x1:
+	MOVWLZX   (R8), R13
+	VMOVD     R13, X5
+	VCVTPH2PS X5, X5
+	VANDPS    X2, X5, X5
+	VMOVSS    X5, (R9)
+	MOVWLZX   4(R8), R13
+	VMOVD     R13, X5
+	VCVTPH2PS X5, X5
+	VANDPS    X3, X5, X5
+	VMOVSS    X5, 4(R9)
+	MOVWLZX   (R10), R13
+	VMOVD     R13, X5
+	VCVTPH2PS X5, X5
+	VANDPS    X4, X5, X5
+	VMOVSS    X5, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy3x1
+	JMP       next
+
+most2:
+	CMPQ         R10, $0x01
+	JLE          most1
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x1:
+	MOVWLZX   (R8), R13
+	VMOVD     R13, X4
+	VCVTPH2PS X4, X4
+	VANDPS    X2, X4, X4
+	VMOVSS    X4, (R9)
+	MOVWLZX   (R10), R13
+	VMOVD     R13, X4
+	VCVTPH2PS X4, X4
+	VANDPS    X3, X4, X4
+	VMOVSS    X4, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy2x1
+	JMP       next
+
+most1:
+	LEAQ         -1(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy1x1:
+	MOVWLZX   (R10), R8
+	VMOVD     R8, X3
+	VCVTPH2PS X3, X3
+	VANDPS    X2, X3, X3
+	VMOVSS    X3, (R11)
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy1x1
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather1BF16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX2, BMI2, POPCNT
+TEXT ·gather1BF16AVX2(SB), NOSPLIT, $0-56
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+	MOVQ    pieces+16(FP), DX
+	MOVQ    count+24(FP), BX
+	MOVQ    nextSrc+40(FP), SI
+	MOVQ    nextDst+48(FP), DI
+	VMOVDQU bits<>+0(SB), Y0
+
+piece:
+	MOVQ         (DX), R8
+	LEAQ         (CX)(R8*2), R8
+	MOVQ         8(DX), R9
+	LEAQ         (AX)(R9*4), R9
+	MOVL         16(DX), R11
+	MOVL         20(DX), R10
+	ADDQ         $0x18, DX
+	POPCNTQ      R10, R10
+	MOVQ         channels+32(FP), R12
+	CMPQ         R10, $0x18
+	JLE          most24
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x10, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy4x8:
+	VPMOVZXWD (R8), Y5
+	VPSLLD    $0x10, Y5, Y5
+	VANDPS    Y1, Y5, Y5
+	VMOVUPS   Y5, (R9)
+	VPMOVZXWD 16(R8), Y5
+	VPSLLD    $0x10, Y5, Y5
+	VANDPS    Y2, Y5, Y5
+	VMOVUPS   Y5, 32(R9)
+	VPMOVZXWD 32(R8), Y5
+	VPSLLD    $0x10, Y5, Y5
+	VANDPS    Y3, Y5, Y5
+	VMOVUPS   Y5, 64(R9)
+	VPMOVZXWD (R10), Y5
+	VPSLLD    $0x10, Y5, Y5
+	VANDPS    Y4, Y5, Y5
+	VMOVUPS   Y5, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy4x8
+	JMP       next
+
+most24:
+	CMPQ         R10, $0x10
+	JLE          most16
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy3x8:
+	VPMOVZXWD (R8), Y4
+	VPSLLD    $0x10, Y4, Y4
+	VANDPS    Y1, Y4, Y4
+	VMOVUPS   Y4, (R9)
+	VPMOVZXWD 16(R8), Y4
+	VPSLLD    $0x10, Y4, Y4
+	VANDPS    Y2, Y4, Y4
+	VMOVUPS   Y4, 32(R9)
+	VPMOVZXWD (R10), Y4
+	VPSLLD    $0x10, Y4, Y4
+	VANDPS    Y3, Y4, Y4
+	VMOVUPS   Y4, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy3x8
+	JMP       next
+
+most16:
+	CMPQ         R10, $0x08
+	JLE          most8
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy2x8:
+	VPMOVZXWD (R8), Y3
+	VPSLLD    $0x10, Y3, Y3
+	VANDPS    Y1, Y3, Y3
+	VMOVUPS   Y3, (R9)
+	VPMOVZXWD (R10), Y3
+	VPSLLD    $0x10, Y3, Y3
+	VANDPS    Y2, Y3, Y3
+	VMOVUPS   Y3, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy2x8
+	JMP       next
+
+most8:
+	CMPQ         R10, $0x08
+	JL           most7
+	LEAQ         -8(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy1x8:
+	VPMOVZXWD (R10), Y2
+	VPSLLD    $0x10, Y2, Y2
+	VANDPS    Y1, Y2, Y2
+	VMOVUPS   Y2, (R11)
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy1x8
+	JMP       next
+
+most7:
+	CMPQ         R10, $0x03
+	JLE          most3
+	LEAQ         -4(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy2x4:
+	VPMOVZXWD (R8), X3
+	VPSLLD    $0x10, X3, X3
+	VANDPS    X1, X3, X3
+	VMOVUPS   X3, (R9)
+	VPMOVZXWD (R10), X3
+	VPSLLD    $0x10, X3, X3
+	VANDPS    X2, X3, X3
+	VMOVUPS   X3, (R11)
+	ADDQ      SI, R8
+	ADDQ      DI, R9
+	ADDQ      SI, R10
+	ADDQ      DI, R11
+	DECQ      R12
+	JNZ       copy2x4
+	JMP       next
+
+most3:
+	CMPQ         R10, $0x02
+	JLE          most2
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy3x1:
+	MOVWLZX (R8), R13
+	VMOVD   R13, X4
+	VPSLLD  $0x10, X4, X4
+	VANDPS  X1, X4, X4
+	VMOVSS  X4, (R9)
+	MOVWLZX 2(R8), R13
+	VMOVD   R13, X4
+	VPSLLD  $0x10, X4, X4
+	VANDPS  X2, X4, X4
+	VMOVSS  X4, 4(R9)
+	MOVWLZX (R10), R13
+	VMOVD   R13, X4
+	VPSLLD  $0x10, X4, X4
+	VANDPS  X3, X4, X4
+	VMOVSS  X4, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy3x1
+	JMP     next
+
+most2:
+	CMPQ         R10, $0x01
+	JLE          most1
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy2x1:
+	MOVWLZX (R8), R13
+	VMOVD   R13, X3
+	VPSLLD  $0x10, X3, X3
+	VANDPS  X1, X3, X3
+	VMOVSS  X3, (R9)
+	MOVWLZX (R10), R13
+	VMOVD   R13, X3
+	VPSLLD  $0x10, X3, X3
+	VANDPS  X2, X3, X3
+	VMOVSS  X3, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy2x1
+	JMP     next
+
+most1:
+	LEAQ         -1(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X1
+	VPBROADCASTD X1, Y1
+	VPAND        Y0, Y1, Y1
+	VPCMPEQD     Y0, Y1, Y1
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*2), R10
+
+copy1x1:
+	MOVWLZX (R10), R8
+	VMOVD   R8, X2
+	VPSLLD  $0x10, X2, X2
+	VANDPS  X1, X2, X2
+	VMOVSS  X2, (R11)
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy1x1
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
+// func gather2BF16AVX2(dst *float32, src *uint16, pieces *[3]int64, count int, channels int, nextSrc int, nextDst int)
+// Requires: AVX, AVX2, BMI2, POPCNT
+TEXT ·gather2BF16AVX2(SB), NOSPLIT, $0-56
+	MOVQ     dst+0(FP), AX
+	MOVQ     src+8(FP), CX
+	MOVQ     pieces+16(FP), DX
+	MOVQ     count+24(FP), BX
+	MOVQ     nextSrc+40(FP), SI
+	MOVQ     nextDst+48(FP), DI
+	VMOVDQU  bits<>+0(SB), Y0
+	VPCMPEQD Y1, Y1, Y1
+	VPSLLD   $0x10, Y1, Y1
+
+piece:
+	MOVQ         (DX), R8
+	LEAQ         (CX)(R8*2), R8
+	MOVQ         8(DX), R9
+	LEAQ         (AX)(R9*4), R9
+	MOVL         16(DX), R11
+	MOVL         20(DX), R10
+	ADDQ         $0x18, DX
+	POPCNTQ      R10, R10
+	MOVQ         channels+32(FP), R12
+	CMPQ         R10, $0x18
+	JLE          most24
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	MOVQ         R11, R13
+	SHRQ         $0x10, R13
+	VMOVD        R13, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X5
+	VPBROADCASTD X5, Y5
+	VPAND        Y0, Y5, Y5
+	VPCMPEQD     Y0, Y5, Y5
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy4x8:
+	VMOVDQU     (R8), X6
+	VMOVDQU     14(R8), X7
+	VPSLLD      $0x10, X6, X6
+	VPAND       X1, X7, X7
+	VINSERTI128 $0x01, X7, Y6, Y6
+	VANDPS      Y2, Y6, Y6
+	VMOVUPS     Y6, (R9)
+	VMOVDQU     32(R8), X7
+	VMOVDQU     46(R8), X6
+	VPSLLD      $0x10, X7, X7
+	VPAND       X1, X6, X6
+	VINSERTI128 $0x01, X6, Y7, Y7
+	VANDPS      Y3, Y7, Y7
+	VMOVUPS     Y7, 32(R9)
+	VMOVDQU     64(R8), X8
+	VMOVDQU     78(R8), X6
+	VPSLLD      $0x10, X8, X8
+	VPAND       X1, X6, X6
+	VINSERTI128 $0x01, X6, Y8, Y8
+	VANDPS      Y4, Y8, Y8
+	VMOVUPS     Y8, 64(R9)
+	VMOVDQU     (R10), X9
+	VMOVDQU     14(R10), X6
+	VPSLLD      $0x10, X9, X9
+	VPAND       X1, X6, X6
+	VINSERTI128 $0x01, X6, Y9, Y9
+	VANDPS      Y5, Y9, Y9
+	VMOVUPS     Y9, (R11)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	ADDQ        SI, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         copy4x8
+	JMP         next
+
+most24:
+	CMPQ         R10, $0x10
+	JLE          most16
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x08, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy3x8:
+	VMOVDQU     (R8), X10
+	VMOVDQU     14(R8), X5
+	VPSLLD      $0x10, X10, X10
+	VPAND       X1, X5, X5
+	VINSERTI128 $0x01, X5, Y10, Y10
+	VANDPS      Y2, Y10, Y10
+	VMOVUPS     Y10, (R9)
+	VMOVDQU     32(R8), X11
+	VMOVDQU     46(R8), X5
+	VPSLLD      $0x10, X11, X11
+	VPAND       X1, X5, X5
+	VINSERTI128 $0x01, X5, Y11, Y11
+	VANDPS      Y3, Y11, Y11
+	VMOVUPS     Y11, 32(R9)
+	VMOVDQU     (R10), X12
+	VMOVDQU     14(R10), X5
+	VPSLLD      $0x10, X12, X12
+	VPAND       X1, X5, X5
+	VINSERTI128 $0x01, X5, Y12, Y12
+	VANDPS      Y4, Y12, Y12
+	VMOVUPS     Y12, (R11)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	ADDQ        SI, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         copy3x8
+	JMP         next
+
+most16:
+	CMPQ         R10, $0x08
+	JLE          most8
+	LEAQ         -8(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x8:
+	VMOVDQU     (R8), X13
+	VMOVDQU     14(R8), X4
+	VPSLLD      $0x10, X13, X13
+	VPAND       X1, X4, X4
+	VINSERTI128 $0x01, X4, Y13, Y13
+	VANDPS      Y2, Y13, Y13
+	VMOVUPS     Y13, (R9)
+	VMOVDQU     (R10), X14
+	VMOVDQU     14(R10), X4
+	VPSLLD      $0x10, X14, X14
+	VPAND       X1, X4, X4
+	VINSERTI128 $0x01, X4, Y14, Y14
+	VANDPS      Y3, Y14, Y14
+	VMOVUPS     Y14, (R11)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	ADDQ        SI, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         copy2x8
+	JMP         next
+
+most8:
+	CMPQ         R10, $0x08
+	JL           most7
+	LEAQ         -8(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy1x8:
+	VMOVDQU     (R10), X15
+	VMOVDQU     14(R10), X3
+	VPSLLD      $0x10, X15, X15
+	VPAND       X1, X3, X3
+	VINSERTI128 $0x01, X3, Y15, Y15
+	VANDPS      Y2, Y15, Y15
+	VMOVUPS     Y15, (R11)
+	ADDQ        SI, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         copy1x8
+	JMP         next
+
+most7:
+	CMPQ         R10, $0x03
+	JLE          most3
+	LEAQ         -4(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x4:
+	VMOVQ       (R8), X4
+	VMOVQ       6(R8), X5
+	VPSLLD      $0x10, X4, X4
+	VPAND       X1, X5, X5
+	VPUNPCKLQDQ X5, X4, X4
+	VANDPS      X2, X4, X4
+	VMOVUPS     X4, (R9)
+	VMOVQ       (R10), X4
+	VMOVQ       6(R10), X5
+	VPSLLD      $0x10, X4, X4
+	VPAND       X1, X5, X5
+	VPUNPCKLQDQ X5, X4, X4
+	VANDPS      X3, X4, X4
+	VMOVUPS     X4, (R11)
+	ADDQ        SI, R8
+	ADDQ        DI, R9
+	ADDQ        SI, R10
+	ADDQ        DI, R11
+	DECQ        R12
+	JNZ         copy2x4
+	JMP         next
+
+most3:
+	CMPQ         R10, $0x02
+	JLE          most2
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	MOVQ         R11, R13
+	SHRQ         $0x01, R13
+	VMOVD        R13, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X4
+	VPBROADCASTD X4, Y4
+	VPAND        Y0, Y4, Y4
+	VPCMPEQD     Y0, Y4, Y4
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy3x1:
+	MOVWLZX (R8), R13
+	VMOVD   R13, X5
+	VPSLLD  $0x10, X5, X5
+	VANDPS  X2, X5, X5
+	VMOVSS  X5, (R9)
+	MOVWLZX 4(R8), R13
+	VMOVD   R13, X5
+	VPSLLD  $0x10, X5, X5
+	VANDPS  X3, X5, X5
+	VMOVSS  X5, 4(R9)
+	MOVWLZX (R10), R13
+	VMOVD   R13, X5
+	VPSLLD  $0x10, X5, X5
+	VANDPS  X4, X5, X5
+	VMOVSS  X5, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy3x1
+	JMP     next
+
+most2:
+	CMPQ         R10, $0x01
+	JLE          most1
+	LEAQ         -1(R10), R10
+	MOVQ         R11, R13
+	SHRQ         $0x00, R13
+	VMOVD        R13, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X3
+	VPBROADCASTD X3, Y3
+	VPAND        Y0, Y3, Y3
+	VPCMPEQD     Y0, Y3, Y3
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy2x1:
+	MOVWLZX (R8), R13
+	VMOVD   R13, X4
+	VPSLLD  $0x10, X4, X4
+	VANDPS  X2, X4, X4
+	VMOVSS  X4, (R9)
+	MOVWLZX (R10), R13
+	VMOVD   R13, X4
+	VPSLLD  $0x10, X4, X4
+	VANDPS  X3, X4, X4
+	VMOVSS  X4, (R11)
+	ADDQ    SI, R8
+	ADDQ    DI, R9
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy2x1
+	JMP     next
+
+most1:
+	LEAQ         -1(R10), R10
+	SHRXQ        R10, R11, R11
+	VMOVD        R11, X2
+	VPBROADCASTD X2, Y2
+	VPAND        Y0, Y2, Y2
+	VPCMPEQD     Y0, Y2, Y2
+	LEAQ         (R9)(R10*4), R11
+	LEAQ         (R8)(R10*4), R10
+
+copy1x1:
+	MOVWLZX (R10), R8
+	VMOVD   R8, X3
+	VPSLLD  $0x10, X3, X3
+	VANDPS  X2, X3, X3
+	VMOVSS  X3, (R11)
+	ADDQ    SI, R10
+	ADDQ    DI, R11
+	DECQ    R12
+	JNZ     copy1x1
+
+next:
+	DECQ BX
+	JNZ  piece
+	VZEROUPPER
+	RET
+
 DATA masks<>+0(SB)/4, $0xffffffff
 DATA masks<>+4(SB)/4, $0xffffffff
 DATA masks<>+8(SB)/4, $0xffffffff

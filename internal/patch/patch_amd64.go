@@ -3,6 +3,7 @@
 package patch
 
 import (
+	"math/bits"
 	"unsafe"
 
 	"github.com/snug-ml/snug"
@@ -11,7 +12,7 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, gather(narrow.copy), newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread, nil})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread, nil})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
 	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, spreadVectors, gatherWords})
 }
@@ -81,6 +82,42 @@ func (l loops) gather(dst []float32, src snug.View, at int, pieces []Piece, chan
 	case snug.BF16:
 		f := [2]gatherLoop[uint16]{gather1BF16AVX512, gather2BF16AVX512}[step-1]
 		f(&dst[0], (*uint16)(unsafe.Pointer(&src.BFloat16s()[at])), list, len(pieces), channels, 2*nextSrc, 4*nextDst)
+	}
+}
+
+// gatherWhole copies pieces by loops that load all elements of a piece: not those that src would have to be larger for.
+func (l loops) gatherWhole(dst []float32, src snug.View, at int, pieces []Piece, channels, nextSrc, nextDst, step int) {
+	if step > 2 || channels == 0 {
+		gather(l.copy)(dst, src, at, pieces, channels, nextSrc, nextDst, step)
+		return
+	}
+	room := src.Len() - at - (channels-1)*nextSrc
+	inside := func(p *Piece) bool {
+		return int(p.Src) >= -at && int(p.Src)+(bits.Len32(p.Written)-1)*step < room
+	}
+	for len(pieces) > 0 {
+		n := 0
+		for n < len(pieces) && inside(&pieces[n]) {
+			n++
+		}
+		if n == 0 {
+			gather(l.copy)(dst, src, at, pieces[:1], channels, nextSrc, nextDst, step)
+			pieces = pieces[1:]
+			continue
+		}
+		list := (*[3]int64)(unsafe.Pointer(&pieces[0]))
+		switch src.DType() {
+		case snug.F32:
+			f := [2]gatherLoop[float32]{gather1F32AVX2, gather2F32AVX2}[step-1]
+			f(&dst[0], &src.Float32s()[at], list, n, channels, 4*nextSrc, 4*nextDst)
+		case snug.F16:
+			f := [2]gatherLoop[uint16]{gather1F16AVX2, gather2F16AVX2}[step-1]
+			f(&dst[0], (*uint16)(unsafe.Pointer(&src.Float16s()[at])), list, n, channels, 2*nextSrc, 4*nextDst)
+		case snug.BF16:
+			f := [2]gatherLoop[uint16]{gather1BF16AVX2, gather2BF16AVX2}[step-1]
+			f(&dst[0], (*uint16)(unsafe.Pointer(&src.BFloat16s()[at])), list, n, channels, 2*nextSrc, 4*nextDst)
+		}
+		pieces = pieces[n:]
 	}
 }
 

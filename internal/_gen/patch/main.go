@@ -23,6 +23,11 @@ func main() {
 		e.gather(2)
 	}
 	evensAVX2()
+	bits()
+	for _, e := range elements {
+		e.gatherAVX2(1)
+		e.gatherAVX2(2)
+	}
 	masks()
 	for _, t := range tiers {
 		t.taps()
