@@ -16,6 +16,7 @@ type Activation struct {
 	gatedBackward func(dgate, dup, dy, gate, up snug.View) error
 	unbiased      bool // plain takes an empty bias for none
 	overwrites    bool // plainBackward changes x
+	onto          bool // the output may overwrite x, which plainBackward then takes for x
 }
 
 // The activations of package fused. Those without a gate that are not GELU run on the CPU.
@@ -56,6 +57,7 @@ func pointwise(f fused.Activation) Activation {
 	return Activation{
 		unbiased:   true,
 		overwrites: !f.FromInput(),
+		onto:       f.FromInput() && f.FromOutput(),
 		plain: func(out, x, bias snug.View) error {
 			x, err := biased(out, x, bias)
 			if err != nil {
@@ -228,3 +230,6 @@ func (a Activation) Backward(p *Pass, x *Tensor, _ Saved, dy *Tensor) *Tensor {
 }
 
 func (Activation) cheap() {}
+
+// overwrite computes the activation of x in its place.
+func (a Activation) overwrite(p *Pass, x *Tensor) { a.compute(p, x, nil, x, nil) }

@@ -56,3 +56,6 @@ func (d Dropout) Backward(p *Pass, x *Tensor, _ Saved, dy *Tensor) *Tensor {
 }
 
 func (Dropout) cheap() {}
+
+// untiled implements untiled.
+func (Dropout) untiled() string { return "a Dropout, whose mask all tiles would share" }

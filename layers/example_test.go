@@ -124,3 +124,32 @@ func check(err error) {
 		log.Fatal(err)
 	}
 }
+
+// The blocks of a residual network (He et al. 2016, arXiv:1512.03385), with averages that a plan of recomputation updates once.
+func ExampleBatchNorm() {
+	kernel := func(name string, in, out, side, stride, k int) layers.Layer {
+		return layers.NewConv(name, conv.Shape{In: in, Out: out, Dims: 2, Size: [3]int{side, side}, Kernel: [3]int{k, k}, Stride: [3]int{stride, stride},
+			PadBefore: [3]int{k / 2, k / 2}, PadAfter: [3]int{k / 2, k / 2}}, false)
+	}
+	norm := layers.NewBatchNorm("1.norm1", 16, 8*8)
+	m, err := layers.NewModel(3*16*16, layers.NewCrossEntropy("head", 10, 16), layers.Options{Seed: 1},
+		layers.Residual{Layer: layers.Sequential{kernel("0.conv1", 3, 3, 16, 1, 3), layers.NewBatchNorm("0.norm1", 3, 16*16)}},
+		layers.Sequential{layers.Sum{
+			layers.Sequential{kernel("1.conv1", 3, 16, 16, 2, 3), norm, layers.ReLU, kernel("1.conv2", 16, 16, 8, 1, 3), layers.NewBatchNorm("1.norm2", 16, 8*8)},
+			layers.Sequential{kernel("1.short", 3, 16, 16, 2, 1), layers.NewBatchNorm("1.norm3", 16, 8*8)},
+		}, layers.ReLU},
+		layers.AvgPool{Shape: conv.PoolShape{Channels: 16, Dims: 2, Size: [3]int{8, 8}, Adaptive: [3]int{1, 1}}})
+	check(err)
+	costs, err := m.Costs(2, 1)
+	check(err)
+	plan, err := remat.RecomputeAll(costs)
+	check(err)
+	check(m.SetPlan(plan))
+	t, err := train.New(m, train.Options{Schedule: train.Constant(1e-2)})
+	check(err)
+	before := norm.Mean.Value.Float32s()[0]
+	_, err = t.Train(context.Background(), []layers.Sample{{X: make([]float32, 2*3*16*16), Labels: []int32{3, 7}}})
+	check(err)
+	fmt.Println(before, norm.Var.Value.Float32s()[0], m.Report.Extra > 0)
+	// Output: 0 0.9 true
+}

@@ -87,6 +87,11 @@ func (n *GroupNorm) images() (in, out image) {
 	return in, in
 }
 
+func (n *BatchNorm) images() (in, out image) {
+	in = image{channels: n.Weight.Len(), positions: n.Positions, last: n.ChannelsLast}
+	return in, in
+}
+
 // images of a Sequential are those of its first and its last layer.
 func (l Sequential) images() (in, out image) {
 	known := true // whether all layers so far leave rows as they are

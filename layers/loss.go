@@ -84,10 +84,11 @@ func (l MSE) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fus
 	return d, loss
 }
 
-// CrossEntropy is the cross-entropy against Sample.Labels of the logits y·Headᵀ. The logits of some rows exist at a
+// CrossEntropy is the cross-entropy against Sample.Labels of the logits y·Headᵀ + Bias. The logits of some rows exist at a
 // time, see [fused.CrossEntropy]. Negative labels are ignored.
 type CrossEntropy struct {
 	Head *Param // [classes, width]; the Table of an [Embedding] ties them
+	Bias *Param // [classes], or nil
 }
 
 // NewCrossEntropy returns a CrossEntropy with the parameter name.weight.
@@ -110,15 +111,21 @@ func (l *CrossEntropy) Check(width int) error {
 	if l == nil || l.Head == nil || len(l.Head.Shape) != 2 {
 		return fmt.Errorf("layers: a CrossEntropy without Head: %w", snug.ErrConfig)
 	}
+	if l.Bias != nil && l.Bias.Len() != l.Head.Shape[0] {
+		return widthOf(l.Bias.Name, l.Bias.Len(), l.Head.Shape[0])
+	}
 	return widthOf(l.Head.Name, width, l.Head.Shape[1])
 }
 
 // Params implements [Loss].
-func (l *CrossEntropy) Params(yield func(*Param) bool) { yieldAll(yield, []*Param{l.Head}) }
+func (l *CrossEntropy) Params(yield func(*Param) bool) { yieldAll(yield, []*Param{l.Head, l.Bias}) }
 
 // begin returns the loss of package fused and its workspace.
 func (l *CrossEntropy) begin(p *Pass) (c fused.CrossEntropy, ws snug.View, err error) {
 	c = fused.CrossEntropy{Vocab: l.Head.Shape[0], Cols: l.Head.Shape[1]}
+	if l.Bias != nil {
+		c.Bias = l.Bias.Value
+	}
 	if !p.dev.IsCPU() {
 		c.Tile, c.Chunk = c.Vocab, c.DeviceChunk()
 	}
@@ -156,6 +163,15 @@ func (l *CrossEntropy) Backward(p *Pass, y *Tensor, s Sample, scale float32) (dy
 			return err
 		}
 		acc, into, err := p.Gradient(l.Head)
+		if err == nil && l.Bias != nil {
+			var other snug.Into
+			if c.DBias, other, err = p.Gradient(l.Bias); err == nil && l.Bias.Trains && l.Head.Trains && other != into {
+				err = fmt.Errorf("the window's Into of %s and of %s differ: %w", l.Head.Name, l.Bias.Name, snug.ErrConfig)
+			}
+			if !l.Head.Trains {
+				into = other
+			}
+		}
 		if err != nil {
 			return err
 		}
@@ -164,7 +180,7 @@ func (l *CrossEntropy) Backward(p *Pass, y *Tensor, s Sample, scale float32) (dy
 			return err
 		})
 	})
-	p.Done(l.Head)
+	p.Done(l.Head, l.Bias)
 	return dy, loss
 }
 
@@ -173,7 +189,7 @@ func (p *Pass) set(v snug.View, x []float32) error {
 	if p.dev.IsCPU() {
 		return amp.Cast(v, x)
 	}
-	low, _, err := snug.MakeView(snug.CPU(), p.DType, len(x))
+	low, _, err := snug.MakeView(snug.CPU(), v.DType(), len(x))
 	if err != nil {
 		return err
 	}

@@ -118,6 +118,9 @@ func (m *Model) makeParams() (err error) {
 		case w == nil:
 			err = fmt.Errorf("a layer has a nil parameter: %w", snug.ErrConfig)
 			return false
+		case w.Buffer && (w.Trains || seen[w]):
+			err = fmt.Errorf("%s is a Buffer that trains, or its layer is in the model twice: %w", w.Name, snug.ErrConfig)
+			return false
 		case seen[w]:
 			w.uses++
 			return true
@@ -149,12 +152,16 @@ func (m *Model) makeParam(w *Param) error {
 		return nil
 	}
 	if w.Value.Len() > 0 {
-		if w.Value.Len() != w.Len() || w.Value.Device() != m.pass.dev {
+		if w.Value.Len() != w.Len() || w.Value.Device() != m.pass.dev || w.Buffer && w.Value.DType() != snug.F32 {
 			return fmt.Errorf("a Value of %d elements on %s, want it on %s: %w", w.Value.Len(), w.Value.Device().Name(), m.pass.dev.Name(), snug.ErrShape)
 		}
 		return nil
 	}
-	v, free, err := snug.MakeView(m.pass.dev, m.pass.DType, w.Len())
+	dt := m.pass.DType
+	if w.Buffer {
+		dt = snug.F32
+	}
+	v, free, err := snug.MakeView(m.pass.dev, dt, w.Len())
 	if err != nil {
 		return err
 	}
@@ -182,6 +189,17 @@ func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 	return func(yield func(string, snug.View) bool) {
 		for _, w := range m.Params() {
 			if w.Trains && !yield(w.Name, w.Value) {
+				return
+			}
+		}
+	}
+}
+
+// Buffers yields the running averages of layers, as package train takes them. They are among Params.
+func (m *Model) Buffers() iter.Seq2[string, snug.View] {
+	return func(yield func(string, snug.View) bool) {
+		for _, w := range m.Params() {
+			if w.Buffer && !yield(w.Name, w.Value) {
 				return
 			}
 		}

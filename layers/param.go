@@ -12,14 +12,17 @@ import (
 type Param struct {
 	Name  string // of the parameter in a model: state and checkpoints know it by its name
 	Shape []int  // do not change it
-	// Value has the elements, row-major, on the device of the layer: float32 in adapters, otherwise in the type of the
-	// pass. It is empty for a matrix in 4 or 8 bits, and for one in Pages.
+	// Value has the elements, row-major, on the device of the layer: float32 in adapters and in a Buffer, otherwise in the type of
+	// the pass. It is empty for a matrix in 4 or 8 bits, and for one in Pages.
 	Value  snug.View
 	Trains bool // whether a backward pass computes the gradient
 	// Quantized has the elements of a matrix in 4 or 8 bits. Its shape is [out, in] in all layers.
 	Quantized *qlora.Weight
 	// Pages, unless nil, has the elements of a matrix in floats while no operation uses them.
 	Pages Pages
+	// Buffer says that forward passes of training change the elements, as those of a running average: they are float32 in a pass
+	// of any type, and do not train. Package train saves them with the parameters, and makes them equal on all ranks.
+	Buffer bool
 
 	deviation float64 // of the first values, where fresh makes them
 	constant  float32 // the first value where the deviation is 0

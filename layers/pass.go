@@ -94,6 +94,7 @@ type Pass struct {
 	Number uint64 // of the values of the parameters: raise it when they have changed
 
 	ctx               context.Context
+	recomputes        bool // what runs has run before
 	tile              tile
 	ws, sunk, discard scratch
 	ones, plusOne     scratch // 1, and 1+w of the norm that computes
@@ -133,7 +134,7 @@ func (p *Pass) counting(b Batch) *Pass {
 
 // Begin prepares buffers for p.Batch.
 func (p *Pass) Begin() error {
-	p.tile, p.Err = tile{}, nil
+	p.tile, p.Err, p.recomputes = tile{}, nil, false
 	return p.pool.begin(p.Batch.Rows, p.Tiles)
 }
 
@@ -146,7 +147,15 @@ func (p *Pass) Start(ctx context.Context) *Pass {
 // FirstPass is [remat.FirstPass] of the step that runs: whether a layer computes its output for the first time for the rows
 // of the batch, and not again in the backward pass. A layer with running averages asks in an operation of Do, and updates
 // them where Window is set.
-func (p *Pass) FirstPass() bool { return remat.FirstPass(p.ctx) }
+func (p *Pass) FirstPass() bool { return !p.recomputes && remat.FirstPass(p.ctx) }
+
+// again calls do, which computes again.
+func (p *Pass) again(do func()) {
+	before := p.recomputes
+	p.recomputes = true
+	do()
+	p.recomputes = before
+}
 
 // Failed returns the first error.
 func (p *Pass) Failed() error {

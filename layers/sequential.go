@@ -9,7 +9,8 @@ import (
 )
 
 // Sequential is one layer after the other. Where the output of a norm or of an activation is the input of another layer, it is
-// not kept: the backward step computes it again.
+// not kept: the backward step computes it again. ReLU, ReLU6 and LeakyReLU of a slope of 0 or more overwrite their input, unless
+// that is the Sequential's.
 type Sequential []Layer
 
 // cheap is a layer whose output costs less to compute again than to keep.
@@ -33,6 +34,12 @@ func (s *seqSaved) Tensors(list []*Tensor) []*Tensor {
 
 func (l Sequential) inside() []Layer { return l }
 
+// missing reports whether a layer is nil.
+func missing(l Layer) bool {
+	v := reflect.ValueOf(l)
+	return l == nil || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
 // Width implements [Layer].
 func (l Sequential) Width(in int) (width int, err error) {
 	if width = in; len(l) == 0 {
@@ -40,7 +47,7 @@ func (l Sequential) Width(in int) (width int, err error) {
 	}
 	rows := image{}
 	for i, layer := range l {
-		if v := reflect.ValueOf(layer); layer == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+		if missing(layer) {
 			return 0, fmt.Errorf("layers: layer %d of a Sequential is nil: %w", i, snug.ErrConfig)
 		}
 		if width, err = layer.Width(width); err != nil {
@@ -66,17 +73,48 @@ func (l Sequential) Params(yield func(*Param) bool) {
 	}
 }
 
+// overwrites reports whether layer i overwrites the output of the layer before.
+func (l Sequential) overwrites(i int) bool {
+	if i < 1 || i >= len(l) || l.overwrites(i-1) {
+		return false
+	}
+	a, is := l[i].(Activation)
+	return is && a.onto
+}
+
+// end returns the layer after layer i, and after the activation that overwrites its output.
+func (l Sequential) end(i int) int {
+	if l.overwrites(i + 1) {
+		return i + 2
+	}
+	return i + 1
+}
+
+// dropped reports whether the output of layer i is not kept.
+func (l Sequential) dropped(i int) bool {
+	_, again := l[i].(cheap)
+	return again && l.end(i) < len(l)
+}
+
+// activate computes what overwrites the output y of layer i.
+func (l Sequential) activate(p *Pass, i int, y *Tensor) {
+	if l.overwrites(i + 1) {
+		l[i+1].(Activation).overwrite(p, y)
+	}
+}
+
 // Forward implements [Layer].
 func (l Sequential) Forward(p *Pass, x *Tensor) *Tensor {
 	if p.refuses(l, x) {
 		return &Tensor{}
 	}
 	y := x
-	for _, layer := range l {
-		next := layer.Forward(p, y)
+	for i := 0; i < len(l); i = l.end(i) {
+		next := l[i].Forward(p, y)
 		if y != x {
 			p.Put(y)
 		}
+		l.activate(p, i, next)
 		y = next
 	}
 	return y
@@ -89,17 +127,19 @@ func (l Sequential) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 		return &Tensor{}, s
 	}
 	y = x
-	for i, layer := range l {
+	drop := false // y
+	for i := 0; i < len(l); i = l.end(i) {
 		var next *Tensor
-		if _, again := layer.(cheap); again && i < len(l)-1 {
-			next = layer.Forward(p, y)
+		if l.dropped(i) {
+			next = l[i].Forward(p, y)
 		} else {
-			next, s.sets[i] = layer.ForwardSave(p, y)
+			next, s.sets[i] = l[i].ForwardSave(p, y)
 		}
-		if i > 0 && s.sets[i-1] == nil {
+		if drop {
 			p.Put(y)
 		}
-		y, s.outs[i] = next, next
+		l.activate(p, i, next)
+		y, s.outs[i], drop = next, next, l.dropped(i)
 	}
 	return y, s
 }
@@ -112,7 +152,7 @@ func (l Sequential) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor
 	s := kept.(*seqSaved)
 	for i := len(l) - 1; i >= 0; i-- {
 		dy = l[i].Backward(p, l.input(p, x, s, i), s.sets[i], dy)
-		if _, again := l[i].(cheap); again && i < len(l)-1 {
+		if l.dropped(i) && !l.overwrites(i) {
 			p.ReleaseSaved(s.sets[i])
 			s.sets[i] = nil
 		}
@@ -120,13 +160,19 @@ func (l Sequential) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor
 	return dy
 }
 
-// input returns the input of layer i, which it computes again with the saved set of the layer before if that was not kept.
+// input returns the input of layer i, or the output of one that has overwritten it. It computes the input again with the saved set
+// of the layer before if that was not kept.
 func (l Sequential) input(p *Pass, x *Tensor, s *seqSaved, i int) *Tensor {
 	if i == 0 {
 		return x
 	}
-	if i--; s.sets[i] == nil {
-		s.outs[i], s.sets[i] = l[i].ForwardSave(p, l.input(p, x, s, i))
+	if i--; l.overwrites(i) {
+		i--
+	}
+	if s.sets[i] == nil {
+		in := l.input(p, x, s, i)
+		p.again(func() { s.outs[i], s.sets[i] = l[i].ForwardSave(p, in) })
+		l.activate(p, i, s.outs[i])
 	}
 	return s.outs[i]
 }

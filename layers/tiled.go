@@ -12,7 +12,8 @@ import (
 // rows of other tiles. An attention does not if Rows is a multiple of a sequence's, which all have one length then. Gradients
 // of parameters are sums of tiles: their last bits depend on Rows.
 //
-// Layers within it must not draw random numbers, as [Dropout] does, and [Options.Tiles] does not hold for them.
+// Layers within it must not draw random numbers, as [Dropout] does, nor measure all rows, as a [BatchNorm] does that is not Frozen.
+// [Options.Tiles] does not hold for them.
 type Tiled struct {
 	Layer
 	Rows int
@@ -25,25 +26,26 @@ func (l Tiled) Width(in int) (int, error) {
 	if l.Layer == nil || l.Rows < 1 {
 		return 0, fmt.Errorf("layers: a Tiled without a layer, or of %d rows: %w", l.Rows, snug.ErrConfig)
 	}
-	if draws(l.Layer) {
-		return 0, fmt.Errorf("layers: a Tiled of a Dropout, whose mask all tiles would share: %w", snug.ErrConfig)
+	if why := untiledIn(l.Layer); why != "" {
+		return 0, fmt.Errorf("layers: a Tiled of %s: %w", why, snug.ErrConfig)
 	}
 	return l.Layer.Width(in)
 }
 
-// draws reports whether a layer is a Dropout or has one.
-func draws(l Layer) bool {
-	if _, is := l.(Dropout); is {
-		return true
-	}
-	if list, is := l.(interface{ inside() []Layer }); is {
-		for _, l := range list.inside() {
-			if draws(l) {
-				return true
-			}
+// untiled is a layer that computes something else for a tile. It says which and why, or nothing if it does not.
+type untiled interface{ untiled() string }
+
+// untiledIn returns what an untiled layer says that is l or in it.
+func untiledIn(l Layer) (why string) {
+	switch l := l.(type) {
+	case untiled:
+		return l.untiled()
+	case interface{ inside() []Layer }:
+		for _, l := range l.inside() {
+			why = cmp.Or(why, untiledIn(l))
 		}
 	}
-	return false
+	return why
 }
 
 // Params implements [Layer].
@@ -124,7 +126,8 @@ func (l Tiled) Backward(p *Pass, x *Tensor, _ Saved, dy *Tensor) *Tensor {
 	dx := p.Get(in)
 	l.each(p, func(lo int) {
 		rows := l.rowsAt(p, x, in, lo)
-		_, saved := l.Layer.ForwardSave(p, rows)
+		var saved Saved
+		p.again(func() { _, saved = l.Layer.ForwardSave(p, rows) })
 		d := p.Get(out)
 		p.copyTo(d, l.rowsAt(p, dy, out, lo))
 		d = l.Layer.Backward(p, rows, saved, d)

@@ -26,6 +26,9 @@ func (t *Trainer[B]) alike() error {
 	for _, p := range t.params {
 		fmt.Fprintf(params, "%q %d %s\n", p.name, p.n, p.value.DType())
 	}
+	for _, b := range t.buffers.list {
+		fmt.Fprintf(params, "buffer %q %d\n", b.name, len(b.kept))
+	}
 	scaler, run := amp.ScalerOptions{}, []byte(nil)
 	if o.Scaler != nil {
 		scaler = *o.Scaler
@@ -45,7 +48,7 @@ func (t *Trainer[B]) alike() error {
 	}{
 		{"Optimizer", fmt.Sprintf("%T%+v", o.Optimizer, o.Optimizer)}, {"StateBits", o.StateBits}, {"Clip", o.Clip}, {"Masters", o.masters()},
 		{"Seed", o.Seed}, {"SkipNonFinite", o.SkipNonFinite}, {"Measure", o.Measure}, {"CountLost", o.CountLost}, {"Chunk", o.Chunk}, {"Bucket", o.Bucket},
-		{"Shard", o.Shard}, {"SaveEvery", o.SaveEvery}, {"Scaler", fmt.Sprint(o.Scaler != nil, scaler)}, {"list of parameters", params.Sum32()},
+		{"Shard", o.Shard}, {"SaveEvery", o.SaveEvery}, {"Scaler", fmt.Sprint(o.Scaler != nil, scaler)}, {"list of parameters and buffers", params.Sum32()},
 		{"Params", single}, {"Fill", first}, {aboutOption, string(run)}, {"build of snug", build()},
 		{"kind of model (Stateful or not)", stateful},
 	}
@@ -154,22 +157,27 @@ func (t *Trainer[B]) equal() error {
 		return nil
 	}
 	values := uint32(0)
-	for _, p := range t.params { // an accum.Pages compares what the ranks write to it
-		err := inPieces(p.value, func(host, part snug.View, b []byte) error {
+	sum := func(v snug.View) error {
+		return inPieces(v, func(host, part snug.View, b []byte) error {
 			err := snug.Copy(host, part)
 			values = crc32c.Update(values, b)
 			return err
 		})
-		if err != nil {
+	}
+	for _, p := range t.params { // an accum.Pages compares what the ranks write to it
+		if err := sum(p.value); err != nil {
 			return err
 		}
+	}
+	if err := t.buffers.each(func(b buffer) error { return sum(b.value) }); err != nil {
+		return err
 	}
 	all, err := t.ranks.each(float64(values))
 	if err != nil {
 		return err
 	}
 	if rank := differs(all); rank > 0 {
-		return fmt.Errorf("rank %d has other values of parameters than rank 0: %w", rank, snug.ErrConfig)
+		return fmt.Errorf("rank %d has other values of parameters than rank 0, or of buffers: %w", rank, snug.ErrConfig)
 	}
 	return nil
 }

@@ -66,6 +66,9 @@ func (b *inBackward[B]) pass(ctx context.Context, batches []B, rate float32) (lo
 
 // run runs a micro-batch, and calls ready for each parameter.
 func (b *inBackward[B]) run(ctx context.Context, batch B, ready quant8.Ready) (fused.Loss, error) {
+	if err := b.t.buffers.restore(); err != nil { // after a pass that measured
+		return fused.Loss{}, err
+	}
 	b.single.begin(ready)
 	loss, err := b.t.collected(b.t.model.Backprop(ctx, batch, 1, &b.single))
 	if err == nil {

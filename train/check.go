@@ -25,7 +25,7 @@ import (
 // says that, too.
 //
 // It also checks that Backprop adds what the window asks for, times its scale, and that its loss is that of Evaluate. Switch off
-// dropout and what else is random. It changes the parameters and restores them; Evaluate is called 75 times a parameter. It takes
+// dropout and what else is random, and make batch norms Frozen: Evaluate computes another function than Backprop with others. It changes the parameters and restores them; Evaluate is called 75 times a parameter. It takes
 // 24 bytes for each element of the largest parameter, and 12 of all.
 //
 // The error is a [GradientError], or what the model returned; errors.Is with [snug.ErrConfig] for a nil model.

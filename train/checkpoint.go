@@ -113,7 +113,7 @@ func large(name string, state interface {
 
 // parts are the parts in the order in which they are restored: weights come before the masters that may need them.
 func (t *Trainer[B]) parts() []savedPart {
-	list := append(t.gradients.parts(), t.scale.parts()...)
+	list := slices.Concat(t.gradients.parts(), t.scale.parts(), t.buffers.parts())
 	if m, has := t.model.(Stateful); has {
 		list = append(list, savedPart{modelPart, m.WriteState, m.ReadState})
 	}

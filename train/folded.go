@@ -32,6 +32,9 @@ func (f *folded[B]) pass(ctx context.Context, batches []B, rate float32) (all fu
 			all = all.Plus(loss)
 			return err
 		})
+		if err == nil {
+			err = f.t.buffers.keep()
+		}
 		if err != nil {
 			return all, fmt.Errorf("micro-batch %d: %w", i, err)
 		}

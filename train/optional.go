@@ -2,6 +2,7 @@ package train
 
 import (
 	"io"
+	"iter"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -13,7 +14,7 @@ import (
 //
 //	var _ train.Stateful = (*Model)(nil)
 //
-// A Model may be [Matrices], [Blocks], [Paged] and [Stateful].
+// A Model may be [Matrices], [Blocks], [Paged], [Buffered] and [Stateful].
 
 // Window takes the gradients of a backward pass. Into returns the float32 accumulator of a parameter, which has the
 // length of the parameter, and how a gradient enters it; further calls for the same name in one micro-batch return a
@@ -57,8 +58,17 @@ type Paged interface {
 	Paged(name string) (key string, dt snug.DType, elements int)
 }
 
-// Stateful is a [Model] that changes more than its parameters in training, such as averages of
-// activations and the state of random numbers. A checkpoint holds this state in a part of its own. A model that is Stateful
+// Buffered is a [Model] with values that Backprop changes and that do not train, such as the running averages of a batch norm.
+// Buffers yields them, of float32, always in the same order; a model may yield none.
+//
+// A checkpoint holds them in a part of its own, without which a model with buffers does not resume one. After a step they are, on
+// all ranks, the mean over the ranks; New wants them equal on all. A step that fails leaves them as they were before it, and so do
+// passes that only measure a norm or that other ranks wait for. The Trainer holds 4 bytes an element for this, and with ranks 8 more.
+type Buffered interface {
+	Buffers() iter.Seq2[string, snug.View]
+}
+
+// Stateful is a [Model] that changes more than its parameters and buffers in training, such as the state of random numbers. A checkpoint holds this state in a part of its own. A model that is Stateful
 // does not resume a checkpoint without the part, such as one from before the model became Stateful, and another model does
 // not resume one with it.
 //

@@ -2,6 +2,7 @@ package train_test
 
 import (
 	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/quant8"
@@ -14,6 +15,8 @@ var (
 	_ train.Matrices = (*transformer.Model)(nil)
 	_ train.Blocks   = (*transformer.Model)(nil)
 	_ train.Paged    = (*transformer.Model)(nil)
+
+	_ train.Buffered = (*layers.Model)(nil)
 
 	_ train.Completer = (*accum.Window)(nil)
 	_ train.Completer = (*accum.Sharded)(nil)

@@ -44,6 +44,12 @@ func (t *Trainer[B]) missingPasses(n int) (int, error) {
 // emptyPasses runs a micro-batch n times, only to gather its pages with the other ranks. begin begins a micro-batch of the
 // window, and end throws it away.
 func (t *Trainer[B]) emptyPasses(ctx context.Context, n int, b B, into Window, begin func(b B) error, end func() error) error {
-	_, err := t.collected(t.passes(ctx, slices.Repeat([]B{b}, n), into, begin, end))
-	return err
+	before, err := t.buffers.copies()
+	if err != nil {
+		return err
+	}
+	if _, err := t.collected(t.passes(ctx, slices.Repeat([]B{b}, n), into, begin, end)); err != nil {
+		return err
+	}
+	return before.restore()
 }

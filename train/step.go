@@ -66,7 +66,18 @@ func (t *Trainer[B]) train(ctx context.Context, batches []B) (r Report, err erro
 	if batches, err = t.counted(batches); err != nil {
 		return r, err
 	}
+	if err := t.buffers.keep(); err != nil {
+		return r, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.buffers.restore())
+		}
+	}()
 	loss, err := t.pass(ctx, batches, r.Rate)
+	if err == nil {
+		err = t.buffers.mean(&t.ranks)
+	}
 	if err != nil {
 		return r, err
 	}
@@ -106,6 +117,9 @@ func (t *Trainer[B]) pass(ctx context.Context, batches []B, rate float32) (loss 
 		smaller, splitErr := t.split(batches)
 		if splitErr != nil {
 			return loss, errors.Join(err, splitErr)
+		}
+		if err := t.buffers.restore(); err != nil {
+			return loss, err
 		}
 		batches = smaller
 		t.splits++

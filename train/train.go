@@ -49,6 +49,7 @@ type Trainer[B any] struct {
 	gradients gradients[B] // nil after Close
 	scale     scaling
 	ranks     ranks
+	buffers   buffers
 	holders   holders
 	closers   []func() error
 	ready     bool // New has made it
@@ -106,7 +107,7 @@ func (t *Trainer[B]) make() (err error) {
 	if err := fault.Check(snug.ErrConfig, t.gradients.excludes(o)...); err != nil {
 		return err
 	}
-	for _, step := range []func() error{t.collect, t.alike, t.open, t.gradients.make, t.begin, t.equal} {
+	for _, step := range []func() error{t.collect, t.collectBuffers, t.alike, t.open, t.gradients.make, t.begin, t.equal} {
 		if err := step(); err != nil {
 			return err
 		}

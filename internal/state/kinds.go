@@ -24,6 +24,7 @@ func Kinds() []Kind {
 		{NoiseMagic, "accum's noise scale", describeNoise},
 		{OptimizerMagic, "a quant8 optimizer", describeOptimizer},
 		{ZerothMagic, zerothName, describeZeroth},
+		{BuffersMagic, "train's buffers of a model", describeBuffers},
 	}
 }
 

@@ -179,3 +179,26 @@ func TestDescribeMastersOf24Bits(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrCorrupt)
 	}
 }
+
+// TestDescribeBuffers has the buffers of a model, and finds damage.
+func TestDescribeBuffers(t *testing.T) {
+	var b bytes.Buffer
+	e := state.NewEncoder(&b, state.BuffersMagic)
+	e.PutBuffers([]state.Buffer{{Name: "mean", N: 3}, {Name: "var", N: 2}})
+	e.Data(20)
+	e.Put(make([]float32, 5))
+	_, err := e.Finish()
+	require.NoError(t, err)
+	found, err := describe(b.Bytes())
+	require.NoError(t, err)
+	require.Equal(t, "2 buffers", found.Note)
+	require.Equal(t, []state.Entry{{Name: "mean", Type: "f32", Shape: []int{3}, Bytes: 12}, {Name: "var", Type: "f32", Shape: []int{2}, Bytes: 8}}, found.Entries)
+	for i := range b.Bytes() {
+		damaged := bytes.Clone(b.Bytes())
+		damaged[i] ^= 0x10
+		_, err := describe(damaged)
+		require.Error(t, err)
+	}
+	_, err = describe(statetest.Seal(bytes.Replace(b.Bytes(), []byte{2, 0, 0, 0, 0, 0, 0, 0}, []byte{2, 0, 0, 0, 0, 0, 0, 0xff}, 1)))
+	require.ErrorIs(t, err, snug.ErrCorrupt)
+}

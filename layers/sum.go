@@ -1,0 +1,128 @@
+package layers
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+)
+
+// Sum is y = f(x) + g(x) + ... for layers with outputs of one width, such as a block of a residual network and the convolution on
+// its shortcut. It keeps what the layers keep, and one output.
+type Sum []Layer
+
+// sumSaved is what the layers keep, except for the outputs that were added to the first.
+type sumSaved struct {
+	sets  []Saved
+	added []*Tensor
+}
+
+// Tensors implements [Saved].
+func (s *sumSaved) Tensors(list []*Tensor) []*Tensor {
+	n := len(list)
+	for _, set := range s.sets {
+		list = set.Tensors(list)
+	}
+	kept := slices.DeleteFunc(list[n:], func(t *Tensor) bool { return slices.Contains(s.added, t) })
+	return list[:n+len(kept)]
+}
+
+func (l Sum) inside() []Layer { return l }
+
+// Width implements [Layer].
+func (l Sum) Width(in int) (width int, err error) {
+	if len(l) == 0 {
+		return 0, fmt.Errorf("layers: a Sum of no layer: %w", snug.ErrConfig)
+	}
+	for i, layer := range l {
+		if missing(layer) {
+			return 0, fmt.Errorf("layers: layer %d of a Sum is nil: %w", i, snug.ErrConfig)
+		}
+		out, err := layer.Width(in)
+		if err == nil && i > 0 {
+			err = widthOf("an output in a Sum", out, width)
+		}
+		if err != nil {
+			return 0, err
+		}
+		width = out
+		firstIn, firstOut := wrapped(l[0])
+		from, to := wrapped(layer)
+		if err := firstIn.check(from); err != nil {
+			return 0, err
+		}
+		if err := firstOut.check(to); err != nil {
+			return 0, err
+		}
+	}
+	return width, nil
+}
+
+// Params implements [Layer].
+func (l Sum) Params(yield func(*Param) bool) { Sequential(l).Params(yield) }
+
+// Forward implements [Layer].
+func (l Sum) Forward(p *Pass, x *Tensor) *Tensor {
+	if p.refuses(l, x) {
+		return &Tensor{}
+	}
+	var y *Tensor
+	for _, layer := range l {
+		y = addTo(p, y, layer.Forward(p, x))
+	}
+	return y
+}
+
+// addTo returns sum + x in the memory of sum, and frees x. A nil sum is 0.
+func addTo(p *Pass, sum, x *Tensor) *Tensor {
+	if sum == nil {
+		return x
+	}
+	p.Do(func() error { return fused.Add(sum.View, sum.View, x.View) })
+	p.Put(x)
+	return sum
+}
+
+// ForwardSave implements [Layer].
+func (l Sum) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
+	s := &sumSaved{}
+	if p.refuses(l, x) {
+		return &Tensor{}, s
+	}
+	for i, layer := range l {
+		out, set := layer.ForwardSave(p, x)
+		if s.sets = append(s.sets, set); i > 0 {
+			s.added = append(s.added, out)
+		}
+		y = addTo(p, y, out)
+	}
+	return y, s
+}
+
+// Backward implements [Layer].
+func (l Sum) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) (dx *Tensor) {
+	s, is := kept.(*sumSaved)
+	if p.refuses(l, x) || !is {
+		return dy
+	}
+	for i, layer := range l {
+		d := dy
+		if i < len(l)-1 {
+			d = p.Get(p.width(dy))
+			p.copyTo(d, dy)
+		}
+		dx = addTo(p, dx, layer.Backward(p, x, s.sets[i], d))
+	}
+	return dx
+}
+
+// images of a Sum are those of the first layer that knows some.
+func (l Sum) images() (in, out image) {
+	for _, layer := range l {
+		if in, out = wrapped(layer); in.channels > 0 || out.channels > 0 {
+			break
+		}
+	}
+	return in, out
+}
