@@ -65,11 +65,20 @@ func (t *tile) scale(c []float32, strideC int, beta float32) {
 	}
 }
 
+// tapsFirst says whether the depth of a block goes tap after tap, else channel after channel.
+func (t *tile) tapsFirst(b *block) bool {
+	all, channels := volume(t.kernel), b.c1-b.c0
+	return t.adjoint && all > 1 && channels > 0 && channels*all <= tmpRows
+}
+
 // packColumns packs B: rows for each channel and tap of the block, in panels of NR positions.
 func (t *tile) packColumns(b *block) {
 	depth, nr := b.depth(), t.kern.NR
 	l := pieceList{from: newRuns(&t.phase, t.n0, t.n1), t0: b.t0, t1: b.t1, panel: nr, panelLen: nr * depth, tapLen: nr}
 	l.next, l.images = (b.t1-b.t0)*nr, t.groups*t.channels*t.srcSize
+	if t.tapsFirst(b) {
+		l.tapLen, l.next = (b.c1-b.c0)*nr, nr
+	}
 	first := t.image(0, b.c0, t.channels, t.srcSize)
 	if l.same(t.listed) {
 		t.patch.Gather(t.b, t.src, first, t.pieces[:t.listed.n], b.c1-b.c0, t.srcSize, l.next, t.phase.axes[2].step)
@@ -100,8 +109,11 @@ func zero(x []float32, rows, n, stride int) {
 	}
 }
 
-// packStrip packs rows of A, channels of the result from m on, in panels.
+// packStrip packs rows of A, channels of the result from m on, in panels or, tap after tap, along the depth.
 func (t *tile) packStrip(b *block, m, rows int) gemm.Rows {
+	if t.tapsFirst(b) {
+		return t.packAlong(b, m, rows)
+	}
 	pitch, depth := t.kern.Pitch(), b.depth()
 	a := gemm.Rows{X: t.a, Row: 1, Col: pitch, Panel: pitch * depth}
 	for i := range t.kern.Panels(rows) {

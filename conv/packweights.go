@@ -2,6 +2,8 @@ package conv
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/half"
 )
 
@@ -70,6 +72,44 @@ func (t *tile) packAll(b *block, dst []float32, m, lines, pitch int) {
 		}
 		t.kern.PackLines(dst[c*all*pitch:], t.lines, lines, depth, stride, pitch)
 	}
+}
+
+// packAlong packs weights of the adjoint, rows channels of the result from m on, as rows along the depth. The weights of
+// these channels and all taps lie side by side: they are transposed to rows of channels of the source, of which the
+// block's taps are copied.
+func (t *tile) packAlong(b *block, m, rows int) gemm.Rows {
+	all, channels, taps := volume(t.kernel), b.c1-b.c0, b.t1-b.t0
+	pitch, lanes := b.depth()+rowGap, cpu.Chunks(channels, t.kern.Lanes)*t.kern.Lanes
+	most := max(1, min(tmpRows, sizeTmp/lanes-t.kern.Lanes)/all)
+	for i := 0; i < rows; i += most {
+		n := min(most, rows-i)
+		for c := 0; c < channels; c += t.kern.NR {
+			t.transposeWeights(t.tmp[c:], t.weight(m+i, b.c0+c), min(t.kern.NR, channels-c), n*all, t.weightC, lanes)
+		}
+		for tap := range taps {
+			k := t.phase.kernelTap(b.t0+tap, t.kernel)
+			t.patch.Copy(t.a[i*pitch+tap*channels:], snug.SliceView(t.tmp), k*lanes, n, channels, all*lanes, pitch, 1)
+		}
+	}
+	if b.ones {
+		for i := range rows {
+			t.a[i*pitch+b.products()] = at(t.bias, t.group*t.results+m+i)
+		}
+	}
+	return gemm.Rows{X: t.a, Row: pitch, Col: 1}
+}
+
+// transposeWeights transposes lines of weights, which begin at element at and stride apart, to rows.
+func (t *tile) transposeWeights(dst []float32, at, lines, depth, stride, pitch int) {
+	if t.w.DType() == snug.F32 {
+		t.kern.PackLines(dst, t.w.Float32s()[at:], lines, depth, stride, pitch)
+		return
+	}
+	gap := depth + rowGap
+	for i := range lines {
+		half.Load(t.lines[i*gap:][:depth], t.w, at+i*stride)
+	}
+	t.kern.PackLines(dst, t.lines, lines, depth, gap, pitch)
 }
 
 // packEach packs weights one by one, of a block of few channels, of a kernel of many taps.
