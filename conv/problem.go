@@ -55,6 +55,11 @@ func (p *problem) gatherAxis(i int) axis {
 	}
 }
 
+// gatherPhase is the only phase of y as a function of x.
+func (p *problem) gatherPhase() phase {
+	return phase{[3]axis{p.gatherAxis(0), p.gatherAxis(1), p.gatherAxis(2)}}
+}
+
 // phases returns how many parts the elements of x in dimension i make, of which each has its own taps: those that are
 // equal modulo the stride.
 func (p *problem) phases(i int) int { return min(p.stride[i], p.in[i]) }

@@ -129,7 +129,7 @@ func (g *correlation) run(phasesZ, phasesY, phasesX int) {
 	}
 	g.kern, g.patch = gemm.Registry.Best(), patch.Registry.Best()
 	g.phasesY, g.phasesX = phasesY, phasesX
-	if g.runDepthwise(phasesZ * phasesY * phasesX) {
+	if phases := phasesZ * phasesY * phasesX; g.runAcross(phases) || g.runDepthwise(phases) {
 		return
 	}
 	g.cuts = g.cut(phasesZ * phasesY * phasesX)
@@ -139,10 +139,7 @@ func (g *correlation) run(phasesZ, phasesY, phasesX int) {
 // phase returns phase i.
 func (g *correlation) phase(i int) (p phase) {
 	if !g.adjoint {
-		for d := range 3 {
-			p.axes[d] = g.gatherAxis(d)
-		}
-		return p
+		return g.gatherPhase()
 	}
 	p.axes[0] = g.scatterAxis(0, i/g.phasesX/g.phasesY)
 	p.axes[1] = g.scatterAxis(1, i/g.phasesX%g.phasesY)

@@ -72,7 +72,11 @@ func (p *problem) cutWeights(kern *gemm.Kernel) (c weightCuts) {
 // workspaceLen depends on the micro-kernel of the machine, not on the number of its cores.
 func (s *Shape) workspaceLen() int {
 	p := newProblem(s)
-	if parts := p.cutWeights(gemm.Registry.Best()).parts; parts > 1 {
+	_, parts, ok := p.cutAcrossWeights()
+	if !ok {
+		parts = p.cutWeights(gemm.Registry.Best()).parts
+	}
+	if parts > 1 {
 		return parts * s.wLen()
 	}
 	return 0
@@ -87,17 +91,29 @@ var weightProducts = cpu.NewTask(func(p *weightProduct, item int) { p.item(item)
 // weights computes the gradient of w.
 func (p *problem) weights(dw, x, dy snug.View, into snug.Into, ws snug.View) {
 	g := weightProduct{problem: *p, dw: dw, x: x, dy: dy, ws: ws, into: into, kern: gemm.Registry.Best(), patch: patch.Registry.Best()}
-	for d := range 3 {
-		g.phase.axes[d] = p.gatherAxis(d)
-	}
-	if g.runDepthwise() {
+	g.phase = p.gatherPhase()
+	if g.runAcross() || g.runDepthwise() {
 		return
 	}
 	g.weightCuts = p.cutWeights(g.kern)
 	weightProducts.Run(g.parts*p.groups*g.partsM*g.partsN, g)
+	g.addParts()
+}
+
+// addParts adds up the sums of parts of the positions, if there are several.
+func (g *weightProduct) addParts() {
 	if g.parts > 1 {
-		sumParts.Run(cpu.Chunks(dw.Len(), sumLen), g)
+		sumParts.Run(cpu.Chunks(g.dw.Len(), sumLen), *g)
 	}
+}
+
+// partOf returns where the sums of a part of the positions go, and how.
+func (g *weightProduct) partOf(part int) ([]float32, snug.Into) {
+	dw := g.dw.Float32s()
+	if g.parts > 1 {
+		return g.ws.Float32s()[part*len(dw):][:len(dw)], snug.Into{Alpha: 1}
+	}
+	return dw, g.into
 }
 
 // sumLen is how many weights an item of sumParts sums.
@@ -251,10 +267,7 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 func (t *weightTile) store(b *block, c []float32, part int) {
 	all, cols := volume(t.kernel), t.o1-t.o0
 	rows, channels := b.products(), b.c1-b.c0
-	to, into := t.dw.Float32s(), t.into
-	if t.parts > 1 {
-		to, into = t.ws.Float32s()[part*len(to):][:len(to)], snug.Into{Alpha: 1}
-	}
+	to, into := t.partOf(part)
 	for r := 0; r < rows; r += 32 {
 		n := min(32, rows-r)
 		t.transpose(c[r*cols:], n, cols)

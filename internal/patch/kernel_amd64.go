@@ -164,6 +164,18 @@ func tapsFewAVX512(dst *float32, src *float32, w *float32, offsets *int, taps in
 //go:noescape
 func dotsAVX512(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
 
+// tapsAcrossAVX2 sets each of cols positions to the last row of w plus the sum over taps of the other rows times src from the
+// tap's offset on, for a multiple of 16 channels. Distances are in bytes, offsets in elements.
+//
+//go:noescape
+func tapsAcrossAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, cols int, channels int, stepSrc int, stepDst int, rowW int)
+
+// dotsAcrossAVX2 adds to 3 rows of sums, for a multiple of 16 channels, the products of rows of positions of y with src from
+// each of as many offsets on. Distances are in bytes, offsets in elements.
+//
+//go:noescape
+func dotsAcrossAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, channels int, rowY int, stepY int, rowSrc int, stepSrc int, rowSums int)
+
 // spreadAVX512 writes rows of cols floats to every second float of rows of dst, and nothing else. Distances are in
 // bytes.
 //

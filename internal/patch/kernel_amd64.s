@@ -41,7 +41,7 @@ DATA pairs<>+60(SB)/4, $0x0000001e
 GLOBL pairs<>(SB), RODATA|NOPTR, $64
 
 // func rowsF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
-// Requires: AVX
+// Requires: AVX, MMX+
 TEXT ·rowsF32AVX2(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
@@ -52,47 +52,50 @@ TEXT ·rowsF32AVX2(SB), NOSPLIT, $0-48
 	MOVQ BX, R8
 	SHRQ $0x03, R8
 	ANDQ $0x07, BX
+	MOVQ DI, R9
+	SHLQ $0x03, R9
 
 row:
-	MOVQ  AX, R9
-	MOVQ  CX, R10
-	MOVQ  R8, R11
-	TESTQ R11, R11
+	MOVQ  AX, R10
+	MOVQ  CX, R11
+	MOVQ  R8, R12
+	TESTQ R12, R12
 	JZ    tail
 
 vector:
-	VMOVUPS (R10), Y0
-	VMOVUPS Y0, (R9)
-	ADDQ    $0x00000020, R10
-	ADDQ    $0x00000020, R9
-	DECQ    R11
-	JNZ     vector
+	PREFETCHT0 (R11)(R9*1)
+	VMOVUPS    (R11), Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       $0x00000020, R11
+	ADDQ       $0x00000020, R10
+	DECQ       R12
+	JNZ        vector
 
 tail:
 	TESTQ   $0x00000004, BX
 	JZ      below4
-	VMOVUPS (R10), X0
-	VMOVUPS X0, (R9)
+	VMOVUPS (R11), X0
+	VMOVUPS X0, (R10)
+	ADDQ    $0x10, R11
 	ADDQ    $0x10, R10
-	ADDQ    $0x10, R9
 
 below4:
 	TESTQ  $0x00000002, BX
 	JZ     below2
-	VMOVSS (R10), X0
-	VMOVSS X0, (R9)
-	VMOVSS 4(R10), X0
-	VMOVSS X0, 4(R9)
+	VMOVSS (R11), X0
+	VMOVSS X0, (R10)
+	VMOVSS 4(R11), X0
+	VMOVSS X0, 4(R10)
+	ADDQ   $0x08, R11
 	ADDQ   $0x08, R10
-	ADDQ   $0x08, R9
 
 below2:
 	TESTQ  $0x00000001, BX
 	JZ     below1
-	VMOVSS (R10), X0
-	VMOVSS X0, (R9)
+	VMOVSS (R11), X0
+	VMOVSS X0, (R10)
+	ADDQ   $0x04, R11
 	ADDQ   $0x04, R10
-	ADDQ   $0x04, R9
 
 below1:
 	ADDQ SI, AX
@@ -338,7 +341,7 @@ next:
 	RET
 
 // func rowsF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
-// Requires: AVX, F16C
+// Requires: AVX, F16C, MMX+
 TEXT ·rowsF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
@@ -349,53 +352,56 @@ TEXT ·rowsF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ BX, R8
 	SHRQ $0x03, R8
 	ANDQ $0x07, BX
+	MOVQ DI, R9
+	SHLQ $0x03, R9
 
 row:
-	MOVQ  AX, R9
-	MOVQ  CX, R10
-	MOVQ  R8, R11
-	TESTQ R11, R11
+	MOVQ  AX, R10
+	MOVQ  CX, R11
+	MOVQ  R8, R12
+	TESTQ R12, R12
 	JZ    tail
 
 vector:
-	VCVTPH2PS (R10), Y0
-	VMOVUPS   Y0, (R9)
-	ADDQ      $0x00000010, R10
-	ADDQ      $0x00000020, R9
-	DECQ      R11
-	JNZ       vector
+	PREFETCHT0 (R11)(R9*1)
+	VCVTPH2PS  (R11), Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       $0x00000010, R11
+	ADDQ       $0x00000020, R10
+	DECQ       R12
+	JNZ        vector
 
 tail:
 	TESTQ     $0x00000004, BX
 	JZ        below4
-	VCVTPH2PS (R10), X0
-	VMOVUPS   X0, (R9)
-	ADDQ      $0x08, R10
-	ADDQ      $0x10, R9
+	VCVTPH2PS (R11), X0
+	VMOVUPS   X0, (R10)
+	ADDQ      $0x08, R11
+	ADDQ      $0x10, R10
 
 below4:
 	TESTQ     $0x00000002, BX
 	JZ        below2
-	MOVWLZX   (R10), R11
-	VMOVD     R11, X0
+	MOVWLZX   (R11), R12
+	VMOVD     R12, X0
 	VCVTPH2PS X0, X0
-	VMOVSS    X0, (R9)
-	MOVWLZX   2(R10), R11
-	VMOVD     R11, X0
+	VMOVSS    X0, (R10)
+	MOVWLZX   2(R11), R12
+	VMOVD     R12, X0
 	VCVTPH2PS X0, X0
-	VMOVSS    X0, 4(R9)
-	ADDQ      $0x04, R10
-	ADDQ      $0x08, R9
+	VMOVSS    X0, 4(R10)
+	ADDQ      $0x04, R11
+	ADDQ      $0x08, R10
 
 below2:
 	TESTQ     $0x00000001, BX
 	JZ        below1
-	MOVWLZX   (R10), R11
-	VMOVD     R11, X0
+	MOVWLZX   (R11), R12
+	VMOVD     R12, X0
 	VCVTPH2PS X0, X0
-	VMOVSS    X0, (R9)
-	ADDQ      $0x02, R10
-	ADDQ      $0x04, R9
+	VMOVSS    X0, (R10)
+	ADDQ      $0x02, R11
+	ADDQ      $0x04, R10
 
 below1:
 	ADDQ SI, AX
@@ -634,7 +640,7 @@ next:
 	RET
 
 // func rowsBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
-// Requires: AVX, AVX2
+// Requires: AVX, AVX2, MMX+
 TEXT ·rowsBF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ dst+0(FP), AX
 	MOVQ src+8(FP), CX
@@ -645,55 +651,58 @@ TEXT ·rowsBF16AVX2(SB), NOSPLIT, $0-48
 	MOVQ BX, R8
 	SHRQ $0x03, R8
 	ANDQ $0x07, BX
+	MOVQ DI, R9
+	SHLQ $0x03, R9
 
 row:
-	MOVQ  AX, R9
-	MOVQ  CX, R10
-	MOVQ  R8, R11
-	TESTQ R11, R11
+	MOVQ  AX, R10
+	MOVQ  CX, R11
+	MOVQ  R8, R12
+	TESTQ R12, R12
 	JZ    tail
 
 vector:
-	VPMOVZXWD (R10), Y0
-	VPSLLD    $0x10, Y0, Y0
-	VMOVUPS   Y0, (R9)
-	ADDQ      $0x00000010, R10
-	ADDQ      $0x00000020, R9
-	DECQ      R11
-	JNZ       vector
+	PREFETCHT0 (R11)(R9*1)
+	VPMOVZXWD  (R11), Y0
+	VPSLLD     $0x10, Y0, Y0
+	VMOVUPS    Y0, (R10)
+	ADDQ       $0x00000010, R11
+	ADDQ       $0x00000020, R10
+	DECQ       R12
+	JNZ        vector
 
 tail:
 	TESTQ     $0x00000004, BX
 	JZ        below4
-	VPMOVZXWD (R10), X0
+	VPMOVZXWD (R11), X0
 	VPSLLD    $0x10, X0, X0
-	VMOVUPS   X0, (R9)
-	ADDQ      $0x08, R10
-	ADDQ      $0x10, R9
+	VMOVUPS   X0, (R10)
+	ADDQ      $0x08, R11
+	ADDQ      $0x10, R10
 
 below4:
 	TESTQ   $0x00000002, BX
 	JZ      below2
-	MOVWLZX (R10), R11
-	VMOVD   R11, X0
+	MOVWLZX (R11), R12
+	VMOVD   R12, X0
 	VPSLLD  $0x10, X0, X0
-	VMOVSS  X0, (R9)
-	MOVWLZX 2(R10), R11
-	VMOVD   R11, X0
+	VMOVSS  X0, (R10)
+	MOVWLZX 2(R11), R12
+	VMOVD   R12, X0
 	VPSLLD  $0x10, X0, X0
-	VMOVSS  X0, 4(R9)
-	ADDQ    $0x04, R10
-	ADDQ    $0x08, R9
+	VMOVSS  X0, 4(R10)
+	ADDQ    $0x04, R11
+	ADDQ    $0x08, R10
 
 below2:
 	TESTQ   $0x00000001, BX
 	JZ      below1
-	MOVWLZX (R10), R11
-	VMOVD   R11, X0
+	MOVWLZX (R11), R12
+	VMOVD   R12, X0
 	VPSLLD  $0x10, X0, X0
-	VMOVSS  X0, (R9)
-	ADDQ    $0x02, R10
-	ADDQ    $0x04, R9
+	VMOVSS  X0, (R10)
+	ADDQ    $0x02, R11
+	ADDQ    $0x04, R10
 
 below1:
 	ADDQ SI, AX
@@ -3633,6 +3642,200 @@ last:
 	VMOVUPS     Z0, (AX)
 	VMOVUPS     Z1, 64(AX)
 	VMOVUPS     Z2, 128(AX)
+	VZEROUPPER
+	RET
+
+// func tapsAcrossAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, cols int, channels int, stepSrc int, stepDst int, rowW int)
+// Requires: AVX, FMA3
+TEXT ·tapsAcrossAVX2(SB), NOSPLIT, $8-80
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  w+16(FP), DX
+	MOVQ  offsets+24(FP), BX
+	MOVQ  stepSrc+56(FP), SI
+	MOVQ  stepDst+64(FP), DI
+	MOVQ  rowW+72(FP), R8
+	LEAQ  (SI)(SI*2), R9
+	MOVQ  taps+32(FP), R10
+	IMULQ R8, R10
+
+channels:
+	MOVQ cols+40(FP), R11
+	MOVQ AX, R12
+	MOVQ CX, R13
+	CMPQ R11, $0x04
+	JL   single
+
+group:
+	VMOVUPS (DX)(R10*1), Y8
+	VMOVAPS Y8, Y0
+	VMOVAPS Y8, Y2
+	VMOVAPS Y8, Y4
+	VMOVAPS Y8, Y6
+	VMOVUPS 32(DX)(R10*1), Y9
+	VMOVAPS Y9, Y1
+	VMOVAPS Y9, Y3
+	VMOVAPS Y9, Y5
+	VMOVAPS Y9, Y7
+	XORQ    R14, R14
+	MOVQ    DX, BP
+	CMPQ    taps+32(FP), $0x00
+	JE      tap4Done
+
+tap4:
+	MOVQ        (BX)(R14*8), R15
+	LEAQ        (R13)(R15*4), R15
+	VMOVUPS     (BP), Y8
+	VMOVUPS     32(BP), Y9
+	VFMADD231PS (R15), Y8, Y0
+	VFMADD231PS 32(R15), Y9, Y1
+	VFMADD231PS (R15)(SI*1), Y8, Y2
+	VFMADD231PS 32(R15)(SI*1), Y9, Y3
+	VFMADD231PS (R15)(SI*2), Y8, Y4
+	VFMADD231PS 32(R15)(SI*2), Y9, Y5
+	VFMADD231PS (R15)(R9*1), Y8, Y6
+	VFMADD231PS 32(R15)(R9*1), Y9, Y7
+	ADDQ        R8, BP
+	INCQ        R14
+	CMPQ        R14, taps+32(FP)
+	JLT         tap4
+
+tap4Done:
+	MOVQ    R12, R15
+	VMOVUPS Y0, (R15)
+	VMOVUPS Y1, 32(R15)
+	ADDQ    DI, R15
+	VMOVUPS Y2, (R15)
+	VMOVUPS Y3, 32(R15)
+	ADDQ    DI, R15
+	VMOVUPS Y4, (R15)
+	VMOVUPS Y5, 32(R15)
+	ADDQ    DI, R15
+	VMOVUPS Y6, (R15)
+	VMOVUPS Y7, 32(R15)
+	ADDQ    DI, R15
+	LEAQ    (R12)(DI*4), R12
+	LEAQ    (R13)(SI*4), R13
+	SUBQ    $0x04, R11
+	JZ      next
+	CMPQ    R11, $0x04
+	JGE     group
+	LEAQ    -4(R11), R14
+	MOVQ    $0x00000004, R11
+	MOVQ    R14, R15
+	IMULQ   DI, R15
+	ADDQ    R15, R12
+	IMULQ   SI, R14
+	ADDQ    R14, R13
+	JMP     group
+
+single:
+	VMOVUPS (DX)(R10*1), Y8
+	VMOVAPS Y8, Y0
+	VMOVUPS 32(DX)(R10*1), Y9
+	VMOVAPS Y9, Y1
+	XORQ    R14, R14
+	MOVQ    DX, BP
+	CMPQ    taps+32(FP), $0x00
+	JE      tap1Done
+
+tap1:
+	MOVQ        (BX)(R14*8), R15
+	LEAQ        (R13)(R15*4), R15
+	VMOVUPS     (BP), Y8
+	VMOVUPS     32(BP), Y9
+	VFMADD231PS (R15), Y8, Y0
+	VFMADD231PS 32(R15), Y9, Y1
+	ADDQ        R8, BP
+	INCQ        R14
+	CMPQ        R14, taps+32(FP)
+	JLT         tap1
+
+tap1Done:
+	MOVQ    R12, R15
+	VMOVUPS Y0, (R15)
+	VMOVUPS Y1, 32(R15)
+	ADDQ    DI, R15
+	ADDQ    DI, R12
+	ADDQ    SI, R13
+	DECQ    R11
+	JNZ     single
+
+next:
+	ADDQ $0x40, AX
+	ADDQ $0x40, CX
+	ADDQ $0x40, DX
+	SUBQ $0x10, channels+48(FP)
+	JNZ  channels
+	VZEROUPPER
+	RET
+
+// func dotsAcrossAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, channels int, rowY int, stepY int, rowSrc int, stepSrc int, rowSums int)
+// Requires: AVX, FMA3
+TEXT ·dotsAcrossAVX2(SB), NOSPLIT, $8-96
+	MOVQ sums+0(FP), AX
+	MOVQ y+8(FP), CX
+	MOVQ src+16(FP), DX
+	MOVQ offsets+24(FP), BX
+	MOVQ stepY+64(FP), SI
+	MOVQ stepSrc+80(FP), DI
+	MOVQ rowSums+88(FP), R8
+	MOVQ (BX), R9
+	MOVQ 8(BX), R10
+	MOVQ 16(BX), BX
+
+channels:
+	MOVQ    AX, R11
+	VMOVUPS (R11), Y0
+	VMOVUPS 32(R11), Y1
+	ADDQ    R8, R11
+	VMOVUPS (R11), Y2
+	VMOVUPS 32(R11), Y3
+	ADDQ    R8, R11
+	VMOVUPS (R11), Y4
+	VMOVUPS 32(R11), Y5
+	ADDQ    R8, R11
+	MOVQ    rows+32(FP), R14
+	MOVQ    CX, BP
+	MOVQ    DX, R15
+
+row:
+	MOVQ cols+40(FP), R11
+	MOVQ BP, R13
+	MOVQ R15, R12
+
+position:
+	VMOVUPS     (R13), Y6
+	VFMADD231PS (R12)(R9*4), Y6, Y0
+	VFMADD231PS (R12)(R10*4), Y6, Y2
+	VFMADD231PS (R12)(BX*4), Y6, Y4
+	VMOVUPS     32(R13), Y6
+	VFMADD231PS 32(R12)(R9*4), Y6, Y1
+	VFMADD231PS 32(R12)(R10*4), Y6, Y3
+	VFMADD231PS 32(R12)(BX*4), Y6, Y5
+	ADDQ        SI, R13
+	ADDQ        DI, R12
+	DECQ        R11
+	JNZ         position
+	ADDQ        rowY+56(FP), BP
+	ADDQ        rowSrc+72(FP), R15
+	DECQ        R14
+	JNZ         row
+	MOVQ        AX, R11
+	VMOVUPS     Y0, (R11)
+	VMOVUPS     Y1, 32(R11)
+	ADDQ        R8, R11
+	VMOVUPS     Y2, (R11)
+	VMOVUPS     Y3, 32(R11)
+	ADDQ        R8, R11
+	VMOVUPS     Y4, (R11)
+	VMOVUPS     Y5, 32(R11)
+	ADDQ        R8, R11
+	ADDQ        $0x40, AX
+	ADDQ        $0x40, CX
+	ADDQ        $0x40, DX
+	SUBQ        $0x10, channels+48(FP)
+	JNZ         channels
 	VZEROUPPER
 	RET
 

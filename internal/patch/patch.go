@@ -20,12 +20,15 @@ type Kernels struct {
 	Lanes  int // sums of Dots for each tap
 	Spread Spread
 	Words  GatherWords // nil: there is none
+
+	TapsAcross TapsAcross
+	DotsAcross DotsAcross
 }
 
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
 
-func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread, nil}) }
+func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread, nil, tapsAcross, dotsAcross}) }
 
 func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
 	switch src.DType() {

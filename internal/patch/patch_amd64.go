@@ -12,9 +12,9 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread, nil})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread, nil, tapsAcrossVectors, dotsAcrossVectors})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
-	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, spreadVectors, gatherWords})
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, spreadVectors, gatherWords, tapsAcrossVectors, dotsAcrossVectors})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -163,4 +163,13 @@ func gatherWords(dst, src []uint16, at int, pieces []Piece, channels, nextSrc, n
 	}
 	f := [2]func(dst, src *uint16, pieces *[3]int64, count, channels, nextSrc, nextDst int){gatherWords1AVX512, gatherWords2AVX512}[step-1]
 	f(&dst[0], &src[at], (*[3]int64)(unsafe.Pointer(&pieces[0])), len(pieces), channels, 2*nextSrc, 2*nextDst)
+}
+
+// Loads are what the loops across channels wait for: vectors of AVX2 are enough for AVX-512 too.
+func tapsAcrossVectors(dst, src, w []float32, offsets []int, cols, channels, stepSrc, stepDst, rowW int) {
+	tapsAcrossAVX2(&dst[0], &src[0], &w[0], unsafe.SliceData(offsets), len(offsets), cols, channels, 4*stepSrc, 4*stepDst, 4*rowW)
+}
+
+func dotsAcrossVectors(sums, y, src []float32, offsets []int, rows, cols, channels, rowY, stepY, rowSrc, stepSrc, rowSums int) {
+	dotsAcrossAVX2(&sums[0], &y[0], &src[0], &offsets[0], rows, cols, channels, 4*rowY, 4*stepY, 4*rowSrc, 4*stepSrc, 4*rowSums)
 }

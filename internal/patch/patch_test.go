@@ -139,6 +139,48 @@ func TestTapsAndDots(t *testing.T) {
 	}
 }
 
+// Every tier computes across channels what Go computes, and reads and writes nothing else.
+//
+//check:in arm64
+func TestAcross(t *testing.T) {
+	for tier, k := range Registry.All() {
+		for cols := 1; cols < 12; cols++ {
+			for _, channels := range []int{AcrossLanes, 3 * AcrossLanes} {
+				for _, count := range []int{0, 1, 3, 9} {
+					const rows = 2
+					stepSrc, stepDst, rowW := channels+2, channels+3, channels+1
+					rowSrc, rowDst := (cols+1)*stepSrc, cols*stepDst
+					offsets := make([]int, count)
+					for i := range offsets {
+						offsets[i] = i * 5 % stepSrc
+					}
+					src := vector[float32](t, (rows-1)*rowSrc+(cols-1)*stepSrc+channels+slices.Max(append(offsets, 0)))
+					copy(src, kerneltest.Normal(1, len(src)))
+					w := vector[float32](t, count*rowW+channels)
+					copy(w, kerneltest.Normal(2, len(w)))
+					want := kerneltest.Normal(3, (cols-1)*stepDst+channels)
+					got := vector[float32](t, len(want))
+					copy(got, want)
+					tapsAcross(want, src, w, offsets, cols, channels, stepSrc, stepDst, rowW)
+					k.TapsAcross(got, src, w, offsets, cols, channels, stepSrc, stepDst, rowW)
+					require.InDeltaSlice(t, want, got, 1e-5, "%v, %d positions", tier, cols)
+					if count < DotTaps {
+						continue
+					}
+					y := vector[float32](t, (rows-1)*rowDst+(cols-1)*stepDst+channels)
+					copy(y, kerneltest.Normal(4, len(y)))
+					want = kerneltest.Normal(5, (DotTaps-1)*rowW+channels)
+					got = vector[float32](t, len(want))
+					copy(got, want)
+					dotsAcross(want, y, src, offsets, rows, cols, channels, rowDst, stepDst, rowSrc, stepSrc, rowW)
+					k.DotsAcross(got, y, src, offsets, rows, cols, channels, rowDst, stepDst, rowSrc, stepSrc, rowW)
+					require.InDeltaSlice(t, want, got, 1e-4, "%v, %d positions", tier, cols)
+				}
+			}
+		}
+	}
+}
+
 // Every tier spreads what Go spreads, and writes nothing else.
 //
 //check:in arm64

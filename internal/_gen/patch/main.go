@@ -34,6 +34,8 @@ func main() {
 		t.tapsFew()
 		t.dots()
 	}
+	tiers[0].tapsAcross()
+	tiers[0].dotsAcross()
 	twice()
 	spread()
 	gatherWords(1)
@@ -159,16 +161,23 @@ func (e element) rowsAVX512() {
 	})
 }
 
+// rowsAhead is the binary logarithm of how many rows rowsAVX2 asks ahead for: rows apart are no stream that the processor
+// would follow.
+const rowsAhead = 3
+
 // rowsAVX2 copies what is less than a vector in parts of 4, 2 and 1 elements: masked stores take long on processors by
 // AMD.
 func (e element) rowsAVX2() {
 	f := begin("rows"+e.name+"AVX2", "rows of cols elements", e.typ)
 	full, tail := f.count(8)
-	r, x := YMM(), XMM()
+	r, x, far := YMM(), XMM(), GP64()
+	MOVQ(f.rowSrc, far)
+	SHLQ(Imm(rowsAhead), far)
 	f.each(func(to, from reg.GPVirtual) {
 		left := GP64()
 		MOVQ(full, left)
 		vectors(left, to, from, 32, 8*e.size, func() {
+			PREFETCHT0(Mem{Base: from, Index: far, Scale: 1})
 			e.load(Mem{Base: from}, r)
 			VMOVUPS(r, Mem{Base: to})
 		})

@@ -1,0 +1,280 @@
+package conv
+
+import (
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/half"
+	"github.com/snug-ml/snug/internal/patch"
+	"github.com/snug-ml/snug/internal/rowwise"
+)
+
+// A depthwise convolution whose channels are last goes across them: its vectors are channels that lie side by side.
+//
+//	for images, planes and rows of the result, and parts of the channels    acrossTile.band
+//	  copy the rows of x with the zeros around them                         acrossTile.load
+//	  for rows: sum over taps of w[tap] · positions                         patch.TapsAcross
+//
+// The adjoint does so for each phase.
+
+const (
+	acrossLen     = sizeB / 2 // floats of the copy of x, so that it stays in the second cache with the result
+	mostAcross    = 256       // channels of a part
+	leastRows     = 7         // rows of a band for which a part is made narrower
+	narrowAcross  = 2 * patch.AcrossLanes
+	acrossWeights = 8 // parts of a gradient of weights
+)
+
+// acrossCuts say how planes are cut into bands of rows, and channels into parts.
+type acrossCuts struct {
+	rows, bands  int
+	width, parts int
+}
+
+// window is what the taps read of a dimension of the source for results from the first on: len elements, from first on.
+type window struct{ first, len int }
+
+// window returns what elements j to j+n-1 of a result read.
+func (a *axis) window(j, n int) window {
+	if a.taps == 0 {
+		return window{}
+	}
+	return window{j*a.step + a.off + min((a.taps-1)*a.offStep, 0), (n-1)*a.step + a.reach() + 1}
+}
+
+// reach returns how far the taps of an element reach.
+func (a *axis) reach() int { return (a.taps - 1) * max(a.offStep, -a.offStep) }
+
+// cutAcross cuts for the first phase, which is the largest, but others may have more taps. It reports whether it can.
+func (p *problem) cutAcross(f phase, width int) (c acrossCuts, ok bool) {
+	if !p.last || p.cin != 1 || p.cout != 1 || p.groups == 1 || volume(p.kernel) > mostTaps {
+		return c, false
+	}
+	a := &f.axes
+	for i := range a {
+		a[i].taps = cpu.Chunks(p.kernel[i], a[i].tapStep)
+	}
+	x, all := a[2].window(0, a[2].n).len, cpu.Chunks(p.groups, patch.AcrossLanes)*patch.AcrossLanes
+	for c.width = min(all, width); ; c.width = cpu.Chunks(c.width/2, patch.AcrossLanes) * patch.AcrossLanes {
+		fits := acrossLen / (c.width * a[0].taps * x)
+		c.rows = min(a[1].n, floorDiv(fits-a[1].reach()-1, a[1].step)+1)
+		room := (volume(p.kernel)+patch.AcrossLanes)*c.width <= sizeTmp
+		if room && c.rows > 0 && (c.rows >= min(a[1].n, leastRows) || c.width <= narrowAcross) {
+			break
+		}
+		if c.width == patch.AcrossLanes {
+			return c, false
+		}
+	}
+	c.bands, c.parts = cpu.Chunks(a[1].n, c.rows), cpu.Chunks(all, c.width)
+	return c, true
+}
+
+// across is a depthwise convolution that is under way.
+type across struct {
+	correlation
+	acrossCuts
+	depth int // of the largest phase
+}
+
+var acrosses = cpu.NewTask(func(d *across, item int) { d.item(item) })
+
+// runAcross computes the correlation if it goes across channels.
+func (g *correlation) runAcross(phases int) bool {
+	first := g.phase(0)
+	cuts, ok := g.cutAcross(first, mostAcross)
+	if !ok {
+		return false
+	}
+	d := across{*g, cuts, first.axes[0].n}
+	d.itemsOfPhase = g.batch * d.depth * d.bands * d.parts
+	acrosses.Run(phases*d.itemsOfPhase, d)
+	return true
+}
+
+// acrossTile is what a worker has: rows of x in b, of the planes that taps read.
+type acrossTile struct {
+	*problem
+	acrossCuts
+	buffers
+	phase   phase
+	patch   *patch.Kernels
+	c0, n   int // channels
+	offsets []int
+	y, x    window
+	written int // rows of a band
+}
+
+// lanes returns the channels with those that fill the last vectors.
+func (t *acrossTile) lanes() int { return cpu.Chunks(t.n, patch.AcrossLanes) * patch.AcrossLanes }
+
+// begin chooses part i of the channels.
+func (t *acrossTile) begin(i int) {
+	t.c0 = i * t.width
+	t.n = min(t.width, t.groups-t.c0)
+	t.offsets = t.ints()[:t.phase.taps()]
+	a := &t.phase.axes
+	t.x = a[2].window(0, a[2].n)
+	t.y = a[1].window(0, min(t.rows, a[1].n))
+	for i := range t.offsets {
+		tz, ty, tx := t.phase.tap(i)
+		y := a[1].read(0, ty) - t.y.first
+		t.offsets[i] = ((tz*t.y.len+y)*t.x.len + a[2].read(0, tx) - t.x.first) * t.width
+	}
+}
+
+// load copies what the taps of rows of a plane of the result read, for the channels of the part, and zeros around it.
+func (t *acrossTile) load(src snug.View, image, z, y0, rows int) {
+	a := &t.phase.axes
+	if len(t.offsets) == 0 {
+		return
+	}
+	window, line := a[1].window(y0, rows), t.x.len*t.width
+	lo, hi := (&axis{step: 1, size: a[2].size}).inside(t.x.first, t.x.len)
+	for tz := range a[0].taps {
+		source := a[0].read(z, tz)
+		for i := range window.len {
+			to, y := t.b[(tz*t.y.len+i)*line:][:line], window.first+i
+			if uint(source) >= uint(a[0].size) || uint(y) >= uint(a[1].size) {
+				clear(to)
+				continue
+			}
+			clear(to[:lo*t.width])
+			if lo < hi {
+				at := (((image*a[0].size+source)*a[1].size+y)*a[2].size+t.x.first+lo)*t.groups + t.c0
+				t.patch.Copy(to[lo*t.width:], src, at, hi-lo, t.n, t.groups, t.width, 1)
+			}
+			clear(to[hi*t.width:])
+		}
+	}
+}
+
+func (d *across) item(item int) {
+	phase := d.phase(item / d.itemsOfPhase)
+	item %= d.itemsOfPhase
+	buf := tileScratch.Get(Scratch / 4)
+	defer tileScratch.Put(buf)
+	t := acrossTile{problem: &d.problem, acrossCuts: d.acrossCuts, buffers: newBuffers(*buf), phase: phase, patch: d.patch}
+	a := &t.phase.axes
+	item, part := item/d.parts, item%d.parts
+	item, y0 := item/d.bands, item%d.bands*d.rows
+	image, z := item/d.depth, item%d.depth
+	rows := min(d.rows, a[1].n-y0)
+	if z >= a[0].n || rows <= 0 || a[2].n <= 0 {
+		return
+	}
+	t.begin(part)
+	t.load(d.src, image, z, y0, rows)
+	d.packAcross(&t)
+	for y := range rows {
+		at := (z*a[0].outStep+a[0].out)*a[1].outSize + (y0+y)*a[1].outStep + a[1].out
+		at = ((image*a[0].outSize*a[1].outSize+at)*a[2].outSize+a[2].out)*d.groups + t.c0
+		from := t.b[y*a[1].step*t.x.len*t.width:]
+		step, next := a[2].step*t.width, a[2].outStep*d.groups
+		if d.dst.DType() == snug.F32 && d.into.Beta == 0 && t.n == t.lanes() {
+			t.patch.TapsAcross(d.dst.Float32s()[at:], from, t.tmp, t.offsets, a[2].n, t.n, step, next, t.width)
+			continue
+		}
+		t.patch.TapsAcross(t.c, from, t.tmp, t.offsets, a[2].n, t.lanes(), step, t.width, t.width)
+		(&tile{correlation: &d.correlation, buffers: t.buffers}).putRows(at, 1, next, t.c, a[2].n, t.n, t.width)
+	}
+}
+
+// packAcross sets tmp to a row of weights times Alpha for each tap, and to one of the bias.
+func (d *across) packAcross(t *acrossTile) {
+	all := volume(d.kernel)
+	for c := 0; c < t.n; c += d.kern.NR {
+		lines := min(d.kern.NR, t.n-c)
+		w := half.Floats(d.w, (t.c0+c)*all, t.lines[:lines*all])
+		d.kern.PackLines(t.tmp[c:], w, lines, all, all, t.width)
+	}
+	for tap := range t.offsets {
+		if k := t.phase.kernelTap(tap, d.kernel); k != tap {
+			copy(t.tmp[tap*t.width:][:t.width], t.tmp[k*t.width:])
+		}
+	}
+	if alpha := d.into.Alpha; alpha != 1 {
+		w := t.tmp[:len(t.offsets)*t.width]
+		rowwise.Registry.Best().Scale(w, w, alpha)
+	}
+	bias := t.tmp[len(t.offsets)*t.width:][:t.width]
+	clear(bias)
+	if d.bias.Len() > 0 {
+		half.Load(bias[:t.n], d.bias, t.c0)
+	}
+}
+
+// acrossGradient is a gradient of the weights of a depthwise convolution that is under way, an item for each part of the
+// channels, and of the images.
+type acrossGradient struct {
+	weightProduct
+	acrossCuts
+}
+
+var acrossGradients = cpu.NewTask(func(d *acrossGradient, item int) { d.item(item) })
+
+// cutAcrossWeights cuts for the gradient of the weights, and the images into as many parts, if it can.
+func (p *problem) cutAcrossWeights() (c acrossCuts, images int, ok bool) {
+	f := p.gatherPhase()
+	c, ok = p.cutAcross(f, mostAcross)
+	if !ok || (f.taps()+2*patch.DotTaps)*c.width > sizeTmp/2 {
+		return c, 1, false
+	}
+	return c, max(1, min(acrossWeights/c.parts, p.batch)), true
+}
+
+// runAcross computes the gradient if it goes across channels.
+func (g *weightProduct) runAcross() bool {
+	cuts, images, ok := g.cutAcrossWeights()
+	if ok {
+		g.parts = images
+		acrossGradients.Run(images*cuts.parts, acrossGradient{*g, cuts})
+		g.addParts()
+	}
+	return ok
+}
+
+func (d *acrossGradient) item(item int) {
+	images, part := item/d.acrossCuts.parts, item%d.acrossCuts.parts
+	buf := tileScratch.Get(Scratch / 4)
+	defer tileScratch.Put(buf)
+	t := acrossTile{problem: &d.problem, acrossCuts: d.acrossCuts, buffers: newBuffers(*buf), phase: d.phase, patch: d.patch}
+	t.begin(part)
+	a, taps := &t.phase.axes, len(t.offsets)
+	t.offsets = append(t.offsets, t.offsets[0], t.offsets[0]) // there is room: the last group may have fewer
+	n := cpu.Chunks(taps, patch.DotTaps) * patch.DotTaps * t.width
+	all, sums := t.tmp[:n], t.tmp[sizeTmp/2:][:n]
+	clear(all)
+	each := a[0].n * d.bands // of an image
+	for i := images * d.batch / d.weightCuts.parts * each; i < (images+1)*d.batch/d.weightCuts.parts*each; i++ {
+		image, z, y0 := i/each, i/d.bands%a[0].n, i%d.bands*d.rows
+		rows := min(d.rows, a[1].n-y0)
+		t.load(d.x, image, z, y0, rows)
+		y, row, step := t.dyBand(d.dy, image, z, y0, rows)
+		clear(sums)
+		for tap := 0; tap < taps; tap += patch.DotTaps {
+			t.patch.DotsAcross(sums[tap*t.width:], y, t.b, t.offsets[tap:tap+patch.DotTaps], rows, a[2].n, t.lanes(),
+				row, step, a[1].step*t.x.len*t.width, a[2].step*t.width, t.width)
+		}
+		rowwise.Registry.Best().Axpby(all, sums, 1, 1)
+	}
+	dw, into := d.partOf(images)
+	for i := range t.n * taps {
+		to, sum := &dw[t.c0*taps+i], all[i%taps*t.width+i/taps]
+		if into.Beta == 0 {
+			*to = into.Alpha * sum
+		} else {
+			*to = float32(into.Beta**to) + float32(into.Alpha*sum)
+		}
+	}
+}
+
+// dyBand returns rows of a plane of dy, and the distances from row to row and from position to position.
+func (t *acrossTile) dyBand(dy snug.View, image, z, y0, rows int) (y []float32, row, step int) {
+	a := &t.phase.axes
+	at := (((image*a[0].n+z)*a[1].n+y0)*a[2].n)*t.groups + t.c0
+	if dy.DType() == snug.F32 && t.n == t.lanes() {
+		return dy.Float32s()[at:], a[2].n * t.groups, t.groups
+	}
+	t.patch.Copy(t.c, dy, at, rows*a[2].n, t.n, t.groups, t.width, 1)
+	return t.c, a[2].n * t.width, t.width
+}
