@@ -175,13 +175,13 @@ func (b *Experts) project(p *Pass, e *Expert, in *Tensor) (gate, up *Tensor) {
 // that has rows. It reports whether the expert has any.
 func (b *Experts) begin(p *Pass, expert int) bool {
 	if p.counts {
-		p.group(b.group(p.Batch))
+		p.rows = b.group(p.Batch)
 		return true
 	}
 	if p.Err = cmp.Or(p.Failed(), p.ctx.Err()); p.Err != nil || !p.routed.group(expert) {
 		return false
 	}
-	p.group(len(p.routed.groupRows))
+	p.rows = len(p.routed.groupRows)
 	if b.Prefetch != nil {
 		if next := p.routed.after(expert); next < len(b.Experts) {
 			b.Prefetch(next)
@@ -196,7 +196,7 @@ func (b *Experts) group(batch Batch) int {
 }
 
 // finish makes the operations that follow run over all rows.
-func (b *Experts) finish(p *Pass) { p.whole(p.Batch.Rows) }
+func (b *Experts) finish(p *Pass) { p.rows = p.Batch.Rows }
 
 // Backward implements [Layer]. It turns dy, in place, into the gradient of x.
 func (b *Experts) Backward(p *Pass, x *Tensor, kept Saved, d *Tensor) *Tensor {

@@ -534,7 +534,7 @@ func layerProperty(t *rapid.T) {
 	for range p.Batch.Rows {
 		p.Batch.Tokens = append(p.Batch.Tokens, int32(rng.IntN(6)))
 	}
-	require.NoError(t, p.Begin())
+	p.Begin()
 	source, dsource := make([]float32, 5*4*p.Batch.Sequences), make([]float32, 5*4*p.Batch.Sequences)
 	if a, is := layerOf(l).(*Attention); is && a.Source != nil {
 		for i := range source {

@@ -43,7 +43,9 @@ type Model struct {
 	free   []func() error
 	chain  *remat.Chain[*Tensor, Saved]
 	runner *remat.Runner[*Tensor, Saved]
+	plan   remat.Plan
 	width  int // of the input
+	fits   int // the rows of a batch that memory is reserved for
 
 	balances []*Balance // of the layers, each once
 	held     held
@@ -244,7 +246,13 @@ func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 	if m == nil || m.pass == nil || sequences < 1 || rows < 1 || rows > most/sequences {
 		return remat.Costs{}, fmt.Errorf("layers: Costs: %d sequences of %d rows, or a model that NewModel did not make: want 1 to 2^31-1 rows: %w", sequences, rows, snug.ErrConfig)
 	}
-	b := Batch{Rows: sequences * rows, Sequences: sequences, Longest: rows}
+	costs := m.costs(Batch{Rows: sequences * rows, Sequences: sequences, Longest: rows})
+	m.chain.Costs = &costs
+	return costs, nil
+}
+
+// costs returns the costs of the chain for a batch.
+func (m *Model) costs(b Batch) remat.Costs {
 	width := m.width
 	costs := remat.Costs{Input: int64(m.pass.DType.Size()) * int64(b.Rows) * int64(width)}
 	for i, l := range m.layers {
@@ -253,8 +261,7 @@ func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 		costs.Stages = append(costs.Stages, c)
 		width, _ = l.Width(width)
 	}
-	m.chain.Costs = &costs
-	return costs, nil
+	return costs
 }
 
 // stageName returns the parts between dots that the names of a layer's parameters begin with, without the last part of any, or the
@@ -296,7 +303,7 @@ func (m *Model) SetPlan(plan remat.Plan) (err error) {
 	}
 	r, err := m.chain.NewRunner(plan)
 	if err == nil {
-		m.runner = r
+		m.runner, m.plan, m.fits = r, plan, 0
 	}
 	return err
 }
@@ -319,8 +326,12 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 		w.used = 0
 	}
 	m.pass.Number++
-	if err := m.pass.Begin(); err != nil {
-		return nil, err
+	m.pass.Begin()
+	if m.pass.Window != nil && rows > m.fits {
+		m.fits = rows
+		if err := m.pass.Reserve(m.plan, m.costs(*b)); err != nil {
+			return nil, err
+		}
 	}
 	m.ends.enter(context.Background(), m.pass, meter.Forward)
 	x := m.pass.Get(m.width)
@@ -355,9 +366,11 @@ func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window)
 		return loss, fmt.Errorf("the scale is %v, want a finite one: %w", scale, snug.ErrConfig)
 	}
 	defer m.end()
-	x, err := m.begin(s)
-	if err == nil && m.Weight(s) > 0 {
+	if m.Weight(s) > 0 {
 		m.pass.Window = w
+	}
+	x, err := m.begin(s)
+	if err == nil && m.pass.Window != nil {
 		for _, b := range m.balances {
 			defer b.End()
 			err = cmp.Or(err, b.Begin())

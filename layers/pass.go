@@ -114,7 +114,7 @@ func NewPass(o Options) (*Pass, error) {
 		return nil, fmt.Errorf("layers: NewPass: Tiles is %d, want 0 to 2^31-1: %w", o.Tiles, snug.ErrConfig)
 	}
 	o.Device = cmp.Or(o.Device, snug.CPU())
-	p := &Pass{Options: o, ctx: context.Background(), pool: pool{dev: o.Device, monitor: o.Monitor, unused: map[poolKey][]*buffer{}}}
+	p := &Pass{Options: o, ctx: context.Background(), pool: pool{dev: o.Device, monitor: o.Monitor}}
 	for _, s := range []*scratch{&p.ws, &p.sunk, &p.discard} {
 		*s = scratch{dev: o.Device, dt: snug.F32}
 	}
@@ -128,14 +128,14 @@ func NewPass(o Options) (*Pass, error) {
 func (p *Pass) counting(b Batch) *Pass {
 	c := &Pass{Options: p.Options, Batch: b, pool: pool{dev: p.dev, counts: true}, ctx: context.Background()}
 	c.Monitor = nil
-	c.whole(b.Rows)
+	c.rows = b.Rows
 	return c
 }
 
-// Begin prepares buffers for p.Batch.
-func (p *Pass) Begin() error {
+// Begin begins p.Batch.
+func (p *Pass) Begin() {
 	p.tile, p.Err, p.recomputes = tile{}, nil, false
-	return p.pool.begin(p.Batch.Rows, p.Tiles)
+	p.pool.begin(p.Batch.Rows)
 }
 
 // Start begins the operations of a layer of a stage: with no error, and all rows.

@@ -2,11 +2,11 @@ package layers
 
 import (
 	"cmp"
-	"errors"
-	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/remat"
 )
 
 // Tensor is an activation, a gradient of one, or a statistic of rows: rows × width elements, row-major. A Tensor of
@@ -24,94 +24,57 @@ func (t *Tensor) Bytes() int64 {
 	return int64(t.View.Bytes())
 }
 
-// buffer is the memory of a tensor, with room for the longest batch so far.
-type buffer struct {
-	t     Tensor
-	bytes int64 // of t
-	key   poolKey
-	all   snug.View
-	free  func() error
-	used  bool
-	by    *meter.Holder // counts its bytes while it is in use
-}
-
-type poolKey struct {
-	dt    snug.DType
-	width int
-	rows  rowsOf
-}
-
-// rowsOf says which rows a buffer has room for.
-type rowsOf uint8
-
-const (
-	rowsOfBatch rowsOf = iota
-	rowsOfTile
-	rowsOfGroup   // the rows of the longest group so far, such as those that choose one expert
-	rowsOfSource  // of a cross-attention
-	rowsOfSection // of a Tiled
-)
-
-// pool allocates tensors and reuses freed ones. A buffer has room for capacity rows, so that
-// batches of different lengths share it.
+// pool hands out tensors. Their memory comes from an arena, so that it is used again by tensors of any size.
 type pool struct {
 	dev     *snug.Device
 	monitor *meter.Monitor // counts tensors in use, unless nil
 	holder  *meter.Holder  // for what computes now
 	counts  bool           // tensors have no memory: their bytes are counted
 	rows    int            // rows of a tensor: of the current batch, or of a part of it
-	of      rowsOf         // what the rows are
-	room    [5]int         // rows that a buffer holds, by what its rows are
-	unused  map[poolKey][]*buffer
-	all     []*buffer
-	used    int64 // bytes of tensors that are in use
-	peak    int64 // the largest used
-	marked  int64 // the largest used since the last mark
-	held    int64 // bytes of all buffers
-	err     error // the first of the device, such as that its memory is full
+	arena   arena
+	tensors []*buffer // of the batch
+	spare   []*buffer // without a tensor
+	used    int64     // bytes of tensors that are in use
+	peak    int64     // the largest used
+	marked  int64     // the largest used since the last mark
+	err     error     // the first of the device, such as that its memory is full
+}
+
+// buffer is a tensor and its block.
+type buffer struct {
+	t     Tensor
+	bytes int64 // of t
+	at    block
+	index int           // in tensors
+	by    *meter.Holder // counts its bytes
 }
 
 // PutAll frees the tensors that a failed call left in use.
 func (p *pool) PutAll() {
-	for _, b := range p.all {
-		if b.used {
-			p.Put(&b.t)
-		}
+	for len(p.tensors) > 0 {
+		p.Put(&p.tensors[len(p.tensors)-1].t)
 	}
 }
 
-// begin prepares for a batch, cut into up to so many tiles.
-func (p *pool) begin(rows, tiles int) error {
-	p.whole(rows)
-	p.err, p.peak = nil, 0
-	if rows <= p.room[rowsOfBatch] {
+// begin prepares for a batch.
+func (p *pool) begin(rows int) { p.rows, p.err, p.peak = rows, nil, 0 }
+
+// Reserve makes the memory that tensors take while a chain of such costs runs a plan, in one piece. Without it, or where the costs are
+// too low, tensors get memory as they need it, in several pieces, of which they use less. It does nothing while there are tensors.
+// Errors are those of [snug.MakeView].
+func (p *pool) Reserve(plan remat.Plan, c remat.Costs) error {
+	r, err := plan.Simulate(c)
+	bytes := r.Peak + r.Peak/32 + 1<<16 // tensors that stay between others leave gaps, and blocks are multiples of their alignment
+	if err != nil || p.used > 0 || bytes <= p.arena.held() {
 		return nil
 	}
-	p.room = [5]int{rows, tileRoom(rows, tiles)}
-	return p.close()
+	return cmp.Or(p.arena.close(), p.arena.grow(p.dev, bytes))
 }
 
-// whole and group set the number of rows of the tensors that Get returns: the rows of the batch, or of a group whose
-// number differs from batch to batch.
-func (p *pool) whole(rows int) { p.rows, p.of = rows, rowsOfBatch }
-
-// group is for the rows of a group.
-func (p *pool) group(rows int) {
-	p.rows, p.of = rows, rowsOfGroup
-	if rows > p.room[rowsOfGroup] { // and an eighth more, so that a group that grows makes few buffers
-		p.room[rowsOfGroup] = min(rows+rows/8, p.room[rowsOfBatch])
-	}
-}
-
-// close frees all buffers.
+// close frees all memory.
 func (p *pool) close() error {
-	var err error
-	for _, b := range p.all {
-		err = errors.Join(err, b.free())
-	}
-	clear(p.unused)
-	p.all, p.used, p.held = nil, 0, 0
-	return err
+	p.tensors, p.used = nil, 0
+	return p.arena.close()
 }
 
 // made reports whether a pool is of NewPass or counting.
@@ -128,26 +91,25 @@ func (p *pool) get(dt snug.DType, width int) *Tensor {
 		p.err = cmp.Or(p.err, err)
 		return &Tensor{}
 	}
-	key, room := poolKey{dt, width, p.of}, p.room[p.of]
-	b := p.take(key, p.rows*width)
-	switch {
-	case b != nil:
-	case p.counts:
-		b = &buffer{}
-	default:
-		all, free, err := snug.MakeView(p.dev, dt, room*width)
-		if p.err = cmp.Or(p.err, err); err != nil {
+	if len(p.spare) == 0 {
+		p.spare = append(p.spare, &buffer{})
+	}
+	last := len(p.spare) - 1
+	b := p.spare[last]
+	p.spare = p.spare[:last]
+	*b = buffer{bytes: n, index: len(p.tensors), by: p.holder}
+	if !p.counts {
+		var err error
+		if b.at, err = p.arena.take(p.dev, n); err != nil {
+			p.err = cmp.Or(p.err, err)
 			p.holder.Add(-n)
 			return &Tensor{}
 		}
-		b = &buffer{key: key, all: all, free: free}
-		p.all = append(p.all, b)
-		p.held += int64(all.Bytes())
+		bytes := p.arena.view(b.at, int(n))
+		b.t.View = device.View(p.dev, *device.Mem(&bytes), dt, p.rows*width)
 	}
-	b.used, b.by, b.bytes, b.t.buffer = true, p.holder, n, b
-	if !p.counts {
-		b.t.View = part(b.all, 0, p.rows*width)
-	}
+	b.t.buffer = b
+	p.tensors = append(p.tensors, b)
 	p.used += n
 	p.peak, p.marked = max(p.peak, p.used), max(p.marked, p.used)
 	return &b.t
@@ -161,23 +123,6 @@ func (m marks) Mark() (held, peak int64) {
 	held, peak = m.used, max(m.marked, m.used)
 	m.marked = held
 	return held, peak
-}
-
-// take returns an unused buffer of at least n elements, or nil. It frees buffers that have become too short.
-func (p *pool) take(key poolKey, n int) *buffer {
-	list := p.unused[key]
-	for len(list) > 0 {
-		b := list[len(list)-1]
-		list = list[:len(list)-1]
-		p.unused[key] = list
-		if b.all.Len() >= n {
-			return b
-		}
-		p.held -= int64(b.all.Bytes())
-		p.all = slices.DeleteFunc(p.all, func(other *buffer) bool { return other == b })
-		p.err = cmp.Or(p.err, b.free())
-	}
-	return nil
 }
 
 // count tells the monitor of n bytes that will be in use, and checks its limit.
@@ -198,7 +143,7 @@ func (p *pool) Hold(h *meter.Holder) { p.holder = h }
 
 // Give makes a holder count a tensor, in place of the holder that counts it now.
 func (p *pool) Give(t *Tensor, to *meter.Holder) {
-	if t == nil || t.buffer == nil || !t.buffer.used {
+	if t == nil || t.buffer == nil {
 		return
 	}
 	t.buffer.by.Add(-t.Bytes())
@@ -213,15 +158,16 @@ func (p *pool) Put(list ...*Tensor) {
 			continue
 		}
 		b := t.buffer
-		if !b.used {
+		if b.index >= len(p.tensors) || p.tensors[b.index] != b {
 			panic("layers: a tensor was freed twice") // a layer is wrong
 		}
-		b.used = false
+		last := p.tensors[len(p.tensors)-1]
+		p.tensors[b.index], last.index = last, b.index
+		p.tensors = p.tensors[:len(p.tensors)-1]
+		p.spare = append(p.spare, b)
 		p.used -= b.bytes
 		b.by.Add(-b.bytes)
-		if !p.counts {
-			p.unused[b.key] = append(p.unused[b.key], b)
-		}
+		p.arena.put(b.at)
 	}
 }
 
@@ -244,8 +190,8 @@ func (p *pool) Used() int64 { return p.used }
 // Peak returns the most bytes of tensors that were in use at a time since the batch began.
 func (p *pool) Peak() int64 { return p.peak }
 
-// Held returns the bytes of the buffers of tensors, in use or not.
-func (p *pool) Held() int64 { return p.held }
+// Held returns the bytes of memory for tensors, in use or not.
+func (p *pool) Held() int64 { return p.arena.held() }
 
 // part returns n elements of v from lo on, which v must have.
 func part(v snug.View, lo, n int) snug.View {

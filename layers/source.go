@@ -48,11 +48,10 @@ func (b *Attention) onSource(p *Pass, do func()) {
 		do()
 		return
 	}
-	rows, of := p.rows, p.of
-	p.rows, p.of = b.Source.Rows, rowsOfSource
-	p.room[rowsOfSource] = max(p.room[rowsOfSource], p.rows)
+	rows := p.rows
+	p.rows = b.Source.Rows
 	do()
-	p.rows, p.of = rows, of
+	p.rows = rows
 }
 
 // backward adds the gradients of the layers of keys and values, and of the source.

@@ -66,12 +66,11 @@ func (l Tiled) each(p *Pass, do func(lo int)) {
 		n := min(l.Rows, batch.Rows-lo)
 		p.Batch = batch.rows(lo, n)
 		p.tile.more = lo+n < batch.Rows
-		p.rows, p.of = n, rowsOfSection
-		p.room[rowsOfSection] = max(p.room[rowsOfSection], n)
+		p.rows = n
 		do(lo)
 	}
 	p.Batch, p.Options.Tiles, p.tile = batch, tiles, tile{}
-	p.whole(batch.Rows)
+	p.rows = batch.Rows
 }
 
 // rows returns the batch of n rows from lo on: of whole sequences, if it is that, or else of as many sequences as rows.

@@ -17,9 +17,6 @@ func tileCount(rows, tiles int) int { return min(max(1, tiles), (rows-1)/WholeRo
 // There is at most one tile for every 2048 rows begun.
 func tileRows(rows, tiles int) int { return (rows-1)/tileCount(rows, tiles) + 1 }
 
-// tileRoom returns the most rows of a tile in a batch of up to so many rows.
-func tileRoom(rows, tiles int) int { return max(min(rows, WholeRows), tileRows(rows, tiles)) }
-
 // tiled reports whether MLPs run in tiles.
 func (p *Pass) tiled() bool { return p.Tiles > 1 }
 
@@ -49,9 +46,9 @@ func (p *Pass) eachTile(do func()) {
 		}
 		lo, hi := int(int64(rows)*int64(i)/int64(n)), int(int64(rows)*int64(i+1)/int64(n))
 		p.tile.lo, p.tile.more = lo, i < n-1
-		p.rows, p.of = hi-lo, rowsOfTile
+		p.rows = hi - lo
 		do()
 	}
 	p.tile = tile{}
-	p.whole(rows)
+	p.rows = rows
 }

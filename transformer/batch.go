@@ -103,15 +103,30 @@ func (m *Model) Reserve(sequences, tokens int) (err error) {
 		return fmt.Errorf("%d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrShape)
 	}
 	m.pass.Batch.Rows, m.pass.Batch.Longest = sequences*tokens, tokens
-	return m.prepare(tokens, tokens)
-}
-
-// prepare makes buffers for the rows of the batch, and tables of angles for sequences that have n tokens now and will
-// have up to most.
-func (m *Model) prepare(n, most int) error {
-	if err := m.pass.Begin(); err != nil {
+	if err := m.prepare(tokens, tokens); err != nil {
 		return err
 	}
+	return m.reserve()
+}
+
+// reserve makes memory for the activations of the batch, forward and backward.
+func (m *Model) reserve() error {
+	rows := m.pass.Batch.Rows
+	if rows <= m.fits {
+		return nil
+	}
+	costs, err := m.Costs(1, rows)
+	if err != nil {
+		return err
+	}
+	m.fits = rows
+	return m.pass.Reserve(m.plan, costs)
+}
+
+// prepare begins the batch, and makes tables of angles for sequences that have n tokens now and will
+// have up to most.
+func (m *Model) prepare(n, most int) error {
+	m.pass.Begin()
 	for _, r := range m.ropes {
 		tokens := most
 		if r.Rope().Kind == RopeDynamic {

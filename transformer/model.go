@@ -155,6 +155,8 @@ type Model struct {
 	stages []*stage
 	chain  *remat.Chain[*tensor, saved]
 	runner *remat.Runner[*tensor, saved]
+	plan   remat.Plan
+	fits   int // the rows of a batch that memory is reserved for
 	first  int // the first stage whose input needs a gradient
 
 	pass      *layers.Pass

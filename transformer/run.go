@@ -73,6 +73,9 @@ func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) 
 
 // run runs the batch forward and backward. last returns the gradient of the last stage's output.
 func (m *Model) run(ctx context.Context, last func(*tensor) (*tensor, error)) error {
+	if err := m.reserve(); err != nil {
+		return err
+	}
 	_, _, err := m.runner.Run(ctx, &m.input, last)
 	return cmp.Or(err, m.pass.Failed())
 }
@@ -311,7 +314,7 @@ func (m *Model) SetPlan(p remat.Plan) (err error) {
 	}
 	r, err := m.chain.NewRunner(p)
 	if err == nil {
-		m.runner = r
+		m.runner, m.plan, m.fits = r, p, 0
 	}
 	return err
 }
