@@ -23,13 +23,11 @@ func (t *tile) packWeights(b *block, dst []float32, m, lines, pitch int, tapsFir
 		t.packAll(b, t.tmp, m, lines, pitch)
 		for tap := range taps {
 			k := t.phase.kernelTap(b.t0+tap, t.kernel)
-			for c := range channels {
-				row := c*taps + tap
-				if tapsFirst {
-					row = tap*channels + c
-				}
-				copy(dst[row*pitch:][:pitch], t.tmp[(c*all+k)*pitch:])
+			at, next := tap, taps
+			if tapsFirst {
+				at, next = tap*channels, 1
 			}
+			t.patch.Copy(dst[at*pitch:], snug.SliceView(t.tmp), k*pitch, channels, pitch, all*pitch, next*pitch, 1)
 		}
 	}
 	if b.ones {

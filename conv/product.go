@@ -35,6 +35,7 @@ const (
 	tmpRows   = 384 // rows of weights that are brought in order together
 	rowGap    = 16  // floats between rows that the micro-kernel reads side by side, so that they share no sets of the caches
 	wantItems = 8
+	vectorLen = 8       // floats of the shortest vectors that copy faster than their elements
 	minWork   = 1 << 21 // multiply-adds of an item that is not cut further
 )
 
@@ -242,8 +243,14 @@ func (t *tile) blocks() (parts, channels, taps int) {
 		taps = cpu.Chunks(taps, n)
 		return n * t.channels, 1, taps
 	}
+	if t.last && channels >= vectorLen { // whole vectors are copied
+		channels = channels / vectorLen * vectorLen
+	}
 	parts = cpu.Chunks(t.channels, channels)
 	channels = cpu.Chunks(t.channels, parts)
+	if t.last && channels >= vectorLen {
+		channels = cpu.Chunks(channels, vectorLen) * vectorLen
+	}
 	return cpu.Chunks(t.channels, channels), channels, taps
 }
 

@@ -63,21 +63,9 @@ func (t *tile) packPanels(b *block) {
 
 // packPositions copies rows of A: for positions from n on what the taps read of the block's channels, tap after tap.
 func (t *tile) packPositions(b *block, n, rows int) gemm.Rows {
-	channels, stride := b.c1-b.c0, t.groups*t.channels
-	pitch := b.depth() + rowGap
-	for r := newRuns(&t.phase, n, n+rows); r.next(); {
-		from := r.image*t.srcSize*stride + t.group*t.channels + b.c0
-		for tap := range b.t1 - b.t0 {
-			dst, s := t.a[r.col*pitch+tap*channels:], r.span(b.t0+tap)
-			zero(dst, s.lo, channels, pitch)
-			if s.lo < s.hi {
-				t.patch.Copy(dst[s.lo*pitch:], t.src, from+s.at*stride, s.hi-s.lo, channels, stride*t.phase.axes[2].step, pitch, 1)
-			}
-			if s.hi < r.len {
-				zero(dst[s.hi*pitch:], r.len-s.hi, channels, pitch)
-			}
-		}
-	}
+	stride, pitch := t.groups*t.channels, b.depth()+rowGap
+	p := positionCopy{*b, t.phase, t.patch, t.pieces, t.src, t.group*t.channels + b.c0, stride, pitch}
+	p.copy(t.a, newRuns(&t.phase, n, n+rows))
 	if b.ones {
 		for i := range rows {
 			t.a[i*pitch+b.products()] = 1

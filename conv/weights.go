@@ -20,6 +20,7 @@ import (
 //	      C[strip][NC] += A·B                           gemm.Kernel.MulRows
 
 const (
+	stripAcross   = 64   // the most rows of a strip where channels, which are last, lie side by side
 	stripsOfItem  = 7    // the most strips of an item: their rows by nc columns are scratch
 	weightItems   = 8    // below it, positions are cut too
 	leastPosition = 2048 // positions of such a part
@@ -50,7 +51,12 @@ type weightCuts struct {
 func (p *problem) cutWeights(kern *gemm.Kernel) (c weightCuts) {
 	taps, most := volume(p.kernel), min(kern.StripRows(), mcStaged/stripsOfItem)
 	c.tapParts, c.stripTaps = 1, taps
-	if c.stripChannels = min(most/taps, p.cin); c.stripChannels == 0 {
+	if p.last {
+		c.stripChannels = evenly(p.cin, stripAcross)
+		c.tapParts = cpu.Chunks(taps, stripAcross/c.stripChannels)
+		c.stripTaps = cpu.Chunks(taps, c.tapParts)
+		c.tapParts = cpu.Chunks(taps, c.stripTaps)
+	} else if c.stripChannels = min(most/taps, p.cin); c.stripChannels == 0 {
 		c.stripChannels, c.tapParts = 1, cpu.Chunks(taps, most)
 		c.stripTaps = cpu.Chunks(taps, c.tapParts)
 		c.tapParts = cpu.Chunks(taps, c.stripTaps)
@@ -232,21 +238,9 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 	all, step := t.groups*t.cin, t.phase.axes[2].step
 	size := volume(t.in)
 	if t.last {
-		pitch := b.products() + rowGap
-		for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
-			from := r.image*size*all + t.group*t.cin + b.c0
-			for tap := range taps {
-				dst, s := t.a[r.col*pitch+tap*channels:], r.span(b.t0+tap)
-				zero(dst, s.lo, channels, pitch)
-				if s.lo < s.hi {
-					t.patch.Copy(dst[s.lo*pitch:], t.x, from+s.at*all, s.hi-s.lo, channels, all*step, pitch, 1)
-				}
-				if s.hi < r.len {
-					zero(dst[s.hi*pitch:], r.len-s.hi, channels, pitch)
-				}
-			}
-		}
-		return gemm.Rows{X: t.a, Row: 1, Col: pitch}
+		p := positionCopy{*b, t.phase, t.patch, t.pieces, t.x, t.group*t.cin + b.c0, all, b.products() + rowGap}
+		p.copy(t.a, newRuns(&t.phase, t.n0, t.n1))
+		return gemm.Rows{X: t.a, Row: 1, Col: p.pitch}
 	}
 	pitch := t.n1 - t.n0 + rowGap
 	l := pieceList{from: newRuns(&t.phase, t.n0, t.n1), t0: b.t0, t1: b.t1, panel: patch.PieceLen, panelLen: patch.PieceLen, tapLen: pitch}

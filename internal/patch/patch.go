@@ -28,7 +28,9 @@ type Kernels struct {
 // Registry holds the loops of every tier.
 var Registry cpu.Registry[Kernels]
 
-func init() { Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread, nil, tapsAcross, dotsAcross}) }
+func init() {
+	Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread, nil, tapsAcross, dotsAcross})
+}
 
 func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
 	switch src.DType() {
