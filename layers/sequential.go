@@ -64,7 +64,7 @@ func (l Sequential) Width(in int) (width int, err error) {
 func (l Sequential) Params(yield func(*Param) bool) {
 	more := true
 	for i := 0; i < len(l) && more; i++ {
-		if l[i] != nil {
+		if !missing(l[i]) {
 			l[i].Params(func(w *Param) bool {
 				more = yield(w)
 				return more
