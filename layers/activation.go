@@ -133,10 +133,11 @@ func (a *Activation) gradientsInto(p *Pass, dx, d, gate, up *Tensor, bias *Param
 		if err != nil {
 			return err
 		}
-		cols := up.Len() / p.rows
-		ws, err := p.Workspace(fused.BiasGELUWorkspaceLen(p.rows, cols))
-		if err != nil {
-			return err
+		ws := snug.View{}
+		if bias != nil || !a.unbiased { // the rows of images are long
+			if ws, err = p.Workspace(fused.BiasGELUWorkspaceLen(p.rows, up.Len()/p.rows)); err != nil {
+				return err
+			}
 		}
 		b, err := a.bias(p, up, bias)
 		if err != nil {

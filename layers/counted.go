@@ -38,6 +38,7 @@ func (c *counted) enter(ctx context.Context, p *Pass, phase meter.Phase) {
 type held struct {
 	weights   map[string]*heldWeights // by layer
 	workspace *meter.Holder
+	buffers   int64 // bytes of all buffers, which count as workspace
 }
 
 type heldWeights struct {

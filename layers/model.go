@@ -75,7 +75,7 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	}
 	m := &Model{pass: p, loss: loss, layers: list, width: width, chain: p.Chain()}
 	m.chain.Monitor = marks{&p.pool}
-	m.held = held{map[string]*heldWeights{}, o.Monitor.Holder(meter.OnDevice, meter.Workspace, "of all layers")}
+	m.held = held{weights: map[string]*heldWeights{}, workspace: o.Monitor.Holder(meter.OnDevice, meter.Workspace, "of all layers")}
 	m.ends = newCounted(o.Monitor, "input and loss")
 	for i, l := range list {
 		m.chain.Stages = append(m.chain.Stages, stage{l, p, newCounted(o.Monitor, stageName(i, l))})
@@ -168,7 +168,12 @@ func (m *Model) makeParam(w *Param) error {
 		return err
 	}
 	w.Value, m.free = v, append(m.free, free)
-	m.held.add(m.pass.Monitor, w.Name, int64(v.Bytes()))
+	if w.Buffer {
+		m.held.buffers += int64(v.Bytes())
+		m.held.workspace.Set(m.held.buffers)
+	} else {
+		m.held.add(m.pass.Monitor, w.Name, int64(v.Bytes()))
+	}
 	rng, x := rand.New(rand.NewPCG(m.pass.Seed, uint64(len(m.params)))), make([]float32, w.Len())
 	for i := range x {
 		if x[i] = w.constant; w.deviation > 0 {
@@ -348,7 +353,7 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 func (m *Model) end() {
 	if m != nil && m.pass != nil {
 		m.pass.PutAll()
-		m.held.workspace.Set(m.pass.WorkspaceBytes())
+		m.held.workspace.Set(m.held.buffers + m.pass.WorkspaceBytes())
 		m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = nil, nil, nil
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/snug-ml/snug/conv"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/saturate"
 )
 
@@ -12,16 +14,13 @@ import (
 // every group after the first halves the sides and doubles the channels; and the mean
 // over all pixels. A sample is an image.
 //
-// A convolution is followed by batch normalization and ReLU, which work in place, except
-// that the backward step of normalization needs the output of the convolution. A block
-// therefore keeps two copies of the output of each convolution, and one copy for the
-// convolution on its shortcut. The last copy is the output of the block. Convolutions
-// take no workspace: they are computed without a matrix of patches. The mean and variance
-// of batch normalization are not counted: they are 16 bytes a channel, independent of the
-// samples.
-//
-// Packages transformer and train run no such network: these are figures for a program with convolutions of its own, which
-// are as said only if it computes them without patches, in place as above, and with that planner's recomputation.
+// It is the network that package layers runs with a Conv, a BatchNorm and a ReLU in a
+// Sequential, the blocks within a Residual or, with a convolution on their shortcut, a Sum,
+// and a CrossEntropy with a Bias. Its costs are those of layers.Pass.Cost, to the byte. ReLU
+// overwrites the output of the normalization, and the backward step computes both again from the output of the
+// convolution: a block keeps the output of each convolution once, and its own output. The
+// pooling keeps 4 bits an element of its output. The running averages of batch normalization are 8 bytes a channel;
+// the statistics of a micro-batch, 8 bytes more, are not counted.
 type CNN struct {
 	Name       string `json:"name,omitempty"`
 	Image      int    `json:"image"`              // pixels of a side
@@ -40,28 +39,40 @@ func (c CNN) Model() (Model, error) {
 	if err := c.check(); err != nil {
 		return Model{}, err
 	}
-	half := ceilHalf(c.Image)
-	stem, pixels := newConv(c.Channels, c.Width, 7, half), area(half)
-	side := ceilHalf(half)
-	width := int64(c.Width)
-	m := Model{Name: c.Name, Input: int64(c.Channels) * area(c.Image), Layers: []Layer{{
-		Name: "stem", Params: stem.params(), Output: width * area(side),
-		Kept: 2 * width * pixels, Forward: width * pixels, Backward: 2 * width * pixels, MACs: stem.macs(),
-	}}}
+	stem := Conv{In: c.Channels, Out: c.Width, Kernel: 7, Stride: 2, Size: c.Image}
+	pool := maxPool(c.Width, stem.to())
+	side, width, output := pool.OutSize()[0], stem.len(), int64(pool.YLen())
+	m := Model{Name: c.Name, Input: int64(c.Channels) * area(c.Image)}
+	m.Layers = []Layer{{
+		Name: "stem", Params: stem.params(), Output: output, Kept: width, Stats: (int64(pool.IndexLen()) + 3) / 4,
+		Forward: max(2*width-output, width), Backward: output - m.Input + max(2*width, width+m.Input-output), MACs: stem.macs(), Convs: []Conv{stem},
+	}}
 	in := c.Width
 	for group, n := range c.Blocks {
 		for i := range n {
-			b := residual{in: in, width: c.Width << group, from: side, to: side, bottleneck: c.Bottleneck}
+			b := residual{in: in, width: c.Width << group, from: side, stride: 1, bottleneck: c.Bottleneck}
 			if group > 0 && i == 0 {
-				b.to = ceilHalf(side)
+				b.stride = 2
 			}
-			m.Layers = append(m.Layers, b.layer(fmt.Sprintf("group %d", group+1)))
-			in, side = b.out(), b.to
+			l, last := b.layer(fmt.Sprintf("layer%d.%d", group+1, i))
+			m.Layers = append(m.Layers, l)
+			in, side = last.Out, last.to()
 		}
 	}
-	m.Layers = append(m.Layers, Layer{Name: "mean", Output: int64(in)})
+	m.Layers = append(m.Layers, Layer{Name: "mean", Output: int64(in), Backward: int64(in)})
 	m.Head = Head{Params: [][]int{{c.Classes, in}, {c.Classes}}, Rows: 1, Cols: in, Classes: c.Classes}
+	for _, l := range m.Layers {
+		for _, k := range l.Convs {
+			m.Tables += 2 * int64(k.Out)
+		}
+	}
 	return m, m.Validate()
+}
+
+// maxPool is the pooling after the stem.
+func maxPool(channels, side int) conv.PoolShape {
+	return conv.PoolShape{Batch: 1, Channels: channels, Dims: 2, Size: [3]int{side, side}, Kernel: [3]int{3, 3}, Stride: [3]int{2, 2},
+		PadBefore: [3]int{1, 1}, PadAfter: [3]int{1, 1}}
 }
 
 const maxWidth = 1 << 12 // channels of an image and of the first group
@@ -87,67 +98,95 @@ func (c CNN) check() error {
 	return nil
 }
 
-func ceilHalf(n int) int  { return (n + 1) / 2 }
 func area(side int) int64 { return int64(side) * int64(side) }
 
-// conv is a convolution of kernel×kernel pixels with outputs of to×to, and the
-// normalization of its output.
-type conv struct{ in, out, kernel, to int }
-
-func newConv(in, out, kernel, to int) conv { return conv{in, out, kernel, to} }
-
-func (c conv) params() [][]int {
-	return [][]int{{c.out, c.in * c.kernel * c.kernel}, {c.out}, {c.out}}
+// Conv is a convolution of images with the batch normalization of its output, for their workspace. It has Kernel/2 pixels of padding
+// on each side.
+type Conv struct {
+	In     int `json:"in"` // channels
+	Out    int `json:"out"`
+	Kernel int `json:"kernel"` // pixels of a side
+	Stride int `json:"stride"`
+	Size   int `json:"size"` // pixels of a side of the input
 }
-func (c conv) len() int64  { return int64(c.out) * area(c.to) }
-func (c conv) macs() int64 { return times(c.len(), int64(c.in), int64(c.kernel), int64(c.kernel)) }
 
-// residual is a block with a shortcut, from sides of from to sides of to.
+// to returns the pixels of a side of the output.
+func (c Conv) to() int { return (c.Size+c.Kernel/2*2-c.Kernel)/c.Stride + 1 }
+
+func (c Conv) params() [][]int {
+	return [][]int{{c.Out, c.In * c.Kernel * c.Kernel}, {c.Out}, {c.Out}}
+}
+func (c Conv) len() int64  { return int64(c.Out) * area(c.to()) }
+func (c Conv) macs() int64 { return times(c.len(), int64(c.In), int64(c.Kernel), int64(c.Kernel)) }
+
+// workspaceLen returns the float32 numbers that the steps of a Conv and of a BatchNorm of package layers need for so many samples.
+func (c Conv) workspaceLen(samples int) int {
+	pad := [3]int{c.Kernel / 2, c.Kernel / 2}
+	s := conv.Shape{Batch: samples, In: c.In, Out: c.Out, Dims: 2, Size: [3]int{c.Size, c.Size}, Kernel: [3]int{c.Kernel, c.Kernel},
+		Stride: [3]int{c.Stride, c.Stride}, PadBefore: pad, PadAfter: pad}
+	norm := fused.Image{Batch: samples, Channels: c.Out, Positions: int(area(c.to()))}
+	return max(s.WorkspaceLen(), 3*c.Out+fused.BatchNormWorkspaceLen(norm))
+}
+
+// residual is a block with a shortcut, whose input has sides of from.
 type residual struct {
-	in, width, from, to int
-	bottleneck          bool
-}
-
-func (r residual) out() int {
-	if r.bottleneck {
-		return 4 * r.width
-	}
-	return r.width
+	in, width, from, stride int
+	bottleneck              bool
 }
 
 // convs returns the convolutions, with the convolution of the shortcut last. As in
 // torchvision, the middle convolution of a bottleneck has the stride.
-func (r residual) convs() (main, shortcut []conv) {
-	if r.bottleneck {
-		main = []conv{newConv(r.in, r.width, 1, r.from), newConv(r.width, r.width, 3, r.to), newConv(r.width, r.out(), 1, r.to)}
-	} else {
-		main = []conv{newConv(r.in, r.width, 3, r.to), newConv(r.width, r.width, 3, r.to)}
+func (r residual) convs() (main, shortcut []Conv) {
+	next := Conv{In: r.in, Size: r.from}
+	add := func(out, kernel, stride int) {
+		next.Out, next.Kernel, next.Stride = out, kernel, stride
+		main = append(main, next)
+		next = Conv{In: out, Size: next.to()}
 	}
-	if r.in != r.out() || r.from != r.to {
-		shortcut = []conv{newConv(r.in, r.out(), 1, r.to)}
+	if r.bottleneck {
+		add(r.width, 1, 1)
+		add(r.width, 3, r.stride)
+		add(4*r.width, 1, 1)
+	} else {
+		add(r.width, 3, r.stride)
+		add(r.width, 3, 1)
+	}
+	if r.in != next.In || r.from != next.Size {
+		shortcut = []Conv{{In: r.in, Out: next.In, Kernel: 1, Stride: r.stride, Size: r.from}}
 	}
 	return main, shortcut
 }
 
-func (r residual) layer(name string) Layer {
+// layer returns what package layers holds for a block. The last convolution is that which makes its output.
+func (r residual) layer(name string) (l Layer, last Conv) {
 	main, shortcut := r.convs()
-	l := Layer{Name: name, Output: int64(r.out()) * area(r.to)}
-	largest := int64(0) // the largest sum of an output and the input from which it is computed
+	last = main[len(main)-1]
+	l = Layer{Name: name, Output: last.len(), Convs: append(main, shortcut...)}
+	var discard, save, back, dropped int64 // the most that a forward step, one that saves, and a backward step hold
+	input := int64(r.in) * area(r.from)
 	for i, c := range main {
-		l.Kept += 2 * c.len()
+		n := c.len()
+		discard = max(discard, dropped+n, 2*n) // an output and its normalization
+		save = max(save, l.Kept+dropped+n, l.Kept+2*n)
+		l.Kept += n
 		if i > 0 {
-			largest = max(largest, main[i-1].len()+c.len())
+			back = max(back, n+2*dropped) // with the normalized input, and its gradient
+		} else {
+			back = max(back, n+input)
 		}
+		dropped = n
 	}
-	l.Kept -= l.Output
-	for _, c := range shortcut {
-		l.Kept += c.len()
-		largest += c.len()
+	saved := l.Kept + l.Output
+	for _, c := range shortcut { // beside the output of the others
+		discard = max(discard, l.Output+2*c.len())
+		save = max(save, saved+2*c.len())
+		back = max(back, 2*input)
+		l.Kept, saved = l.Kept+c.len(), saved+c.len()
 	}
-	for _, c := range append(main, shortcut...) {
+	l.Forward, l.Backward = max(discard-l.Output, save-saved), l.Output-input+back
+	for _, c := range l.Convs {
 		l.Params = append(l.Params, c.params()...)
 		l.MACs = saturate.Add(l.MACs, c.macs())
 	}
-	l.Forward, l.Backward = largest, largest
-	return l
+	return l, last
 }

@@ -47,7 +47,8 @@
 // [GPT] and [CNN] say what their layers keep. examples/gpt measures its memory: its peaks equal the predicted peaks to
 // the byte, except for pages, which come and go. The method Plan of transformer.Config describes a published model. Its
 // tests train all families: the measured peaks differ from the predicted ones by at most the transients of a forward
-// step. The other models follow the same rules and have not been run.
+// step. [CNN] is what package layers runs: its tests compare each component of a run, to the byte. The other models follow
+// the same rules and have not been run.
 //
 // # Time
 //

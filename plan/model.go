@@ -63,6 +63,7 @@ type Layer struct {
 	HeadNorm      int       `json:"headnorm,omitempty"`       // columns of an RMSNorm of each head of Attention
 	Bias          int       `json:"bias,omitempty"`           // columns of the widest bias that is added by itself
 	GELU          int       `json:"gelu,omitempty"`           // columns of a GELU with bias
+	Convs         []Conv    `json:"convs,omitempty"`          // convolutions, for their workspace
 }
 
 // Adapter is the memory of a layer while one of its adapters computes, in elements of the compute type of one sample.
@@ -155,6 +156,11 @@ func (m Model) Validate() error {
 			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares), int64(a.Rows))
 		}
 		c.part(where, l.repeat(), nil, l.Tiles.Forward, int64(l.Tiles.Whole))
+		for _, k := range l.Convs {
+			if min(k.In, k.Out, k.Kernel, k.Stride, k.Size) < 1 || max(k.In, k.Out) > maxDim || max(k.Kernel, k.Stride, k.Size) > maxSide || k.to() < 1 {
+				c.fail("%s: a convolution %+v, want channels from 1 to 2^28, pixels from 1 to %d, and an output", where, k, maxSide)
+			}
+		}
 		for n, at := range l.Floats {
 			if at < 0 || at >= len(l.Params) || len(l.Params[at]) != 2 || n > 0 && at <= l.Floats[n-1] {
 				c.fail("%s: Floats has the index %d, want those of matrices in Params, in rising order", where, at)
