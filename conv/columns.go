@@ -99,16 +99,6 @@ func (t *tile) packColumns(b *block) {
 	}
 }
 
-// zero clears n floats of rows, stride apart.
-func zero(x []float32, rows, n, stride int) {
-	if n == 0 {
-		return
-	}
-	for i := range rows {
-		clear(x[i*stride:][:n])
-	}
-}
-
 // packStrip packs rows of A, channels of the result from m on, in panels or, tap after tap, along the depth.
 func (t *tile) packStrip(b *block, m, rows int) gemm.Rows {
 	if t.tapsFirst(b) {

@@ -51,6 +51,9 @@ var shapes = map[string]Shape{
 	"depthwise, 200 taps": {Batch: 1, In: 2, Out: 2, Groups: 2, Dims: 1, Size: [3]int{300}, Kernel: [3]int{200}},
 	"depthwise, far":      {Batch: 1, In: 2, Out: 2, Groups: 2, Dims: 2, Size: [3]int{300, 290}, Kernel: [3]int{2, 2}, Stride: [3]int{70, 60}, Dilation: [3]int{200, 150}},
 	"depthwise, 8 of 9":   {Batch: 2, In: 2, Out: 18, Groups: 2, Dims: 2, Size: [3]int{5, 6}, Kernel: [3]int{2, 2}},
+	"few of many":         {Batch: 2, In: 6, Out: 44, Groups: 2, Dims: 2, Size: [3]int{31, 29}, Kernel: [3]int{5, 7}, Stride: [3]int{2, 3}, Dilation: [3]int{2, 1}, PadBefore: [3]int{4, 1}, PadAfter: [3]int{3, 5}},
+	"few, wide":           {Batch: 1, In: 20, Out: 2, Dims: 2, Size: [3]int{3, 300}, Kernel: [3]int{4, 4}, Stride: [3]int{2, 2}, PadBefore: [3]int{1, 1}, PadAfter: [3]int{1, 1}, Transposed: true},
+	"depthwise, 40":       Shape{Batch: 2, In: 40, Out: 40, Groups: 40, Dims: 2, Size: [3]int{13, 17}, Kernel: [3]int{3, 4}, Stride: [3]int{2, 1}}.Same(),
 	"no images":           Shape{In: 3, Out: 2, Dims: 2, Size: [3]int{4, 4}, Kernel: [3]int{3, 3}}.Same(),
 }
 

@@ -17,6 +17,8 @@ func (t *tile) packWeights(b *block, dst []float32, m, lines, pitch int, tapsFir
 	case channels == 0:
 	case channels*all > tmpRows:
 		t.packEach(b, dst, m, lines, pitch)
+	case t.adjoint && all > 1 && tapsFirst && all <= tmpRows/t.kern.Lanes:
+		t.packTaps(b, dst, m, lines, pitch)
 	case taps == all && (!tapsFirst || channels == 1 || taps == 1):
 		t.packAll(b, dst, m, lines, pitch)
 	default:
@@ -76,15 +78,12 @@ func (t *tile) packAll(b *block, dst []float32, m, lines, pitch int) {
 // these channels and all taps lie side by side: they are transposed to rows of channels of the source, of which the
 // block's taps are copied.
 func (t *tile) packAlong(b *block, m, rows int) gemm.Rows {
-	all, channels, taps := volume(t.kernel), b.c1-b.c0, b.t1-b.t0
-	pitch, lanes := b.depth()+rowGap, cpu.Chunks(channels, t.kern.Lanes)*t.kern.Lanes
-	most := max(1, min(tmpRows, sizeTmp/lanes-t.kern.Lanes)/all)
+	all, channels, pitch := volume(t.kernel), b.c1-b.c0, b.depth()+rowGap
+	most, lanes := t.transposable(b)
 	for i := 0; i < rows; i += most {
 		n := min(most, rows-i)
-		for c := 0; c < channels; c += t.kern.NR {
-			t.transposeWeights(t.tmp[c:], t.weight(m+i, b.c0+c), min(t.kern.NR, channels-c), n*all, t.weightC, lanes)
-		}
-		for tap := range taps {
+		t.transposeChannels(b, m+i, n, lanes)
+		for tap := range b.t1 - b.t0 {
 			k := t.phase.kernelTap(b.t0+tap, t.kernel)
 			t.patch.Copy(t.a[i*pitch+tap*channels:], snug.SliceView(t.tmp), k*lanes, n, channels, all*lanes, pitch, 1)
 		}
@@ -95,6 +94,36 @@ func (t *tile) packAlong(b *block, m, rows int) gemm.Rows {
 		}
 	}
 	return gemm.Rows{X: t.a, Row: pitch, Col: 1}
+}
+
+// packTaps packs weights of the adjoint as packWeights does, tap after tap. It transposes them twice, in long lines.
+func (t *tile) packTaps(b *block, dst []float32, m, lines, pitch int) {
+	all, channels := volume(t.kernel), b.c1-b.c0
+	most, lanes := t.transposable(b)
+	most = max(most/t.kern.Lanes, 1) * t.kern.Lanes
+	for i := 0; i < lines; i += most {
+		n := min(most, lines-i)
+		t.transposeChannels(b, m+i, n, lanes)
+		for tap := range b.t1 - b.t0 {
+			k := t.phase.kernelTap(b.t0+tap, t.kernel)
+			t.kern.PackLines(dst[tap*channels*pitch+i:], t.tmp[k*lanes:], n, channels, all*lanes, pitch)
+		}
+	}
+}
+
+// transposable returns how many channels of the result have room in tmp with all taps, each a row of the block's channels of
+// the source, and the length of a row.
+func (t *tile) transposable(b *block) (most, row int) {
+	row = cpu.Chunks(b.c1-b.c0, t.kern.Lanes) * t.kern.Lanes
+	return max(1, min(tmpRows, sizeTmp/row-t.kern.Lanes)/volume(t.kernel)), row
+}
+
+// transposeChannels sets tmp to such rows, of n channels of the result from m on.
+func (t *tile) transposeChannels(b *block, m, n, row int) {
+	channels := b.c1 - b.c0
+	for c := 0; c < channels; c += t.kern.NR {
+		t.transposeWeights(t.tmp[c:], t.weight(m, b.c0+c), min(t.kern.NR, channels-c), n*volume(t.kernel), t.weightC, row)
+	}
 }
 
 // transposeWeights transposes lines of weights, which begin at element at and stride apart, to rows.

@@ -130,7 +130,7 @@ func (g *correlation) run(phasesZ, phasesY, phasesX int) {
 	}
 	g.kern, g.patch = gemm.Registry.Best(), patch.Registry.Best()
 	g.phasesY, g.phasesX = phasesY, phasesX
-	if phases := phasesZ * phasesY * phasesX; g.runAcross(phases) || g.runDepthwise(phases) {
+	if phases := phasesZ * phasesY * phasesX; g.runAcross(phases) || g.runDepthwise(phases) || g.runFew() {
 		return
 	}
 	g.cuts = g.cut(phasesZ * phasesY * phasesX)
