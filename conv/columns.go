@@ -1,6 +1,7 @@
 package conv
 
 import (
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/gemm"
 )
@@ -99,10 +100,17 @@ func (t *tile) packColumns(b *block) {
 	}
 }
 
-// packStrip packs rows of A, channels of the result from m on, in panels or, tap after tap, along the depth.
+// pageLen is the floats from row to row with which all rows share a set of the first cache.
+const pageLen = 1024
+
+// packStrip packs rows of A, channels of the result from m on, in panels or, tap after tap, along the depth; or it returns
+// them where they lie.
 func (t *tile) packStrip(b *block, m, rows int) gemm.Rows {
 	if t.tapsFirst(b) {
 		return t.packAlong(b, m, rows)
+	}
+	if !t.adjoint && !b.ones && b.t1-b.t0 == volume(t.kernel) && t.w.DType() == snug.F32 && t.weightRow%pageLen != 0 {
+		return gemm.Rows{X: t.w.Float32s()[t.weight(m, b.c0):], Row: t.weightRow, Col: 1}
 	}
 	pitch, depth := t.kern.Pitch(), b.depth()
 	a := gemm.Rows{X: t.a, Row: 1, Col: pitch, Panel: pitch * depth}

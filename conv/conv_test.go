@@ -54,6 +54,9 @@ var shapes = map[string]Shape{
 	"few of many":         {Batch: 2, In: 6, Out: 44, Groups: 2, Dims: 2, Size: [3]int{31, 29}, Kernel: [3]int{5, 7}, Stride: [3]int{2, 3}, Dilation: [3]int{2, 1}, PadBefore: [3]int{4, 1}, PadAfter: [3]int{3, 5}},
 	"few, wide":           {Batch: 1, In: 20, Out: 2, Dims: 2, Size: [3]int{3, 300}, Kernel: [3]int{4, 4}, Stride: [3]int{2, 2}, PadBefore: [3]int{1, 1}, PadAfter: [3]int{1, 1}, Transposed: true},
 	"depthwise, 40":       Shape{Batch: 2, In: 40, Out: 40, Groups: 40, Dims: 2, Size: [3]int{13, 17}, Kernel: [3]int{3, 4}, Stride: [3]int{2, 1}}.Same(),
+	"windows":             Shape{Batch: 2, In: 50, Out: 26, Groups: 2, Dims: 2, Size: [3]int{5, 28}, Kernel: [3]int{3, 3}}.Same(),
+	"windows, stride 2":   {Batch: 1, In: 70, Out: 35, Dims: 2, Size: [3]int{7, 56}, Kernel: [3]int{4, 5}, Stride: [3]int{3, 2}, PadBefore: [3]int{1, 2}, PadAfter: [3]int{0, 2}},
+	"windows, 3-d":        Shape{Batch: 1, In: 33, Out: 34, Dims: 3, Size: [3]int{3, 4, 28}, Kernel: [3]int{3, 2, 3}, Transposed: true}.Same(),
 	"no images":           Shape{In: 3, Out: 2, Dims: 2, Size: [3]int{4, 4}, Kernel: [3]int{3, 3}}.Same(),
 }
 

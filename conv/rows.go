@@ -12,13 +12,17 @@ func (t *tile) rows() {
 		c = t.dst.Float32s()[t.n0*strideC+t.group*t.results+t.m0:]
 		beta = t.into.Beta
 	}
+	if t.windows(c, strideC, beta) {
+		t.storeRows(strideC)
+		return
+	}
 	parts, channels, taps := t.blocks()
 	strip := evenly(t.n1-t.n0, t.kern.StripRows())
 	for i := range parts {
 		b := t.block(i, parts, channels, taps)
 		depth := b.depth()
 		if depth == 0 {
-			t.scaleRows(c, strideC, beta)
+			t.scaleRows(c, t.n1-t.n0, strideC, beta)
 			continue
 		}
 		t.packPanels(&b)
@@ -29,19 +33,25 @@ func (t *tile) rows() {
 		}
 		beta = 1
 	}
+	t.storeRows(strideC)
+}
+
+// storeRows brings the sums of a tile in scratch to the result.
+func (t *tile) storeRows(strideC int) {
 	if !t.staged {
 		return
 	}
+	cols := t.m1 - t.m0
 	stride := t.groups * t.results
 	for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
 		at := (r.image*t.dstSize+r.place())*stride + t.group*t.results + t.m0
-		t.putRows(at, 1, t.phase.axes[2].outStep*stride, c[r.col*strideC:], r.len, cols, strideC)
+		t.putRows(at, 1, t.phase.axes[2].outStep*stride, t.c[r.col*strideC:], r.len, cols, strideC)
 	}
 }
 
 // scaleRows is all that a product of depth 0 does.
-func (t *tile) scaleRows(c []float32, strideC int, beta float32) {
-	for n := range t.n1 - t.n0 {
+func (t *tile) scaleRows(c []float32, rows, strideC int, beta float32) {
+	for n := range rows {
 		row := c[n*strideC:][:t.m1-t.m0]
 		if beta == 0 {
 			clear(row)

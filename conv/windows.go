@@ -1,0 +1,110 @@
+package conv
+
+import (
+	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/half"
+)
+
+// Where channels are last, what the taps of a row of the kernel read for a position lies side by side, and what they read
+// for the next begins a step later. So a row of the source, with the zeros around it, is an operand of as many taps as it
+// is, and nothing is copied for each tap:
+//
+//	for parts of the channels of x                       tile.windows
+//	  pack B[rows of the kernel][channels × taps][NC]    tile.packWindows
+//	  for rows of the result, and of the kernel          tile.multiplyWindow
+//	    copy the row of x that they meet
+//	    C[row of the result][NC] += A·B                  gemm.Kernel.MulRows
+
+// leastWindow is the least depth of a product of a row of the kernel.
+const leastWindow = 64
+
+// windowChannels returns the channels of a part, or 0 where products of rows of the result are too small.
+func (t *tile) windowChannels() int {
+	a, mr := &t.phase.axes[2], t.kern.MR
+	whole := 10*a.n >= 9*mr*cpu.Chunks(a.n, mr) // tiles have few rows too many
+	if a.taps < 2 || a.offStep*a.offStep != 1 || !whole || volume(t.kernel) > tmpRows {
+		return 0
+	}
+	cols := cpu.Chunks(t.m1-t.m0, t.kern.NR) * t.kern.NR
+	channels := min(t.channels, (sizeB-1024)/(t.phase.taps()*cols), sizeA/((min(a.n, t.n1-t.n0)-1)*a.step+a.taps))
+	if channels < t.channels {
+		channels = channels / vectorLen * vectorLen
+	}
+	if channels*a.taps < leastWindow {
+		return 0
+	}
+	return channels
+}
+
+// windows computes a tile whose rows are positions so, to rows of C, if it can.
+func (t *tile) windows(c []float32, strideC int, beta float32) bool {
+	channels := t.windowChannels()
+	if channels == 0 {
+		return false
+	}
+	cols := t.m1 - t.m0
+	if t.bias.Len() > 0 {
+		half.Load(t.lines[:cols], t.bias, t.group*t.results+t.m0)
+		for n := range t.n1 - t.n0 {
+			copy(c[n*strideC:][:cols], t.lines)
+		}
+		beta = 1
+	}
+	for c0 := 0; c0 < t.channels; c0 += channels {
+		b := block{c0: c0, c1: min(c0+channels, t.channels), t1: t.phase.taps()}
+		t.packWindows(&b)
+		for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
+			t.multiplyWindow(&b, &r, c[r.col*strideC:], strideC, beta)
+		}
+		beta = 1
+	}
+	return true
+}
+
+// packWindows packs B: for each row of the kernel panels of the weights of its taps, in the order in which they read, and
+// of the block's channels.
+func (t *tile) packWindows(b *block) {
+	nr, taps, channels := t.kern.NR, t.phase.axes[2].taps, b.c1-b.c0
+	cols := cpu.Chunks(t.m1-t.m0, nr) * nr
+	together := max(1, tmpRows/volume(t.kernel))
+	for m := t.m0; m < t.m1; m += nr {
+		for c := b.c0; c < b.c1; c += together {
+			part := block{c0: c, c1: min(c+together, b.c1), t1: b.t1}
+			n := part.c1 - c
+			t.packWeights(&part, t.a, m, min(nr, t.m1-m), nr, true)
+			for tap := range b.t1 {
+				row, tx := tap/taps, tap%taps
+				if t.phase.axes[2].offStep < 0 {
+					tx = taps - 1 - tx
+				}
+				copy(t.b[row*taps*channels*cols+((m-t.m0)*taps+tx*nr)*channels+(c-b.c0)*nr:], t.a[tap*n*nr:][:n*nr])
+			}
+		}
+	}
+}
+
+// multiplyWindow multiplies what a run of positions reads.
+func (t *tile) multiplyWindow(b *block, r *runs, c []float32, strideC int, beta float32) {
+	a, channels, stride := &t.phase.axes, b.c1-b.c0, t.groups*t.channels
+	cols, taps := cpu.Chunks(t.m1-t.m0, t.kern.NR)*t.kern.NR, a[2].taps
+	x, n := a[2].read(r.at[2], 0)+min(0, (taps-1)*a[2].offStep), (r.len-1)*a[2].step+taps
+	lo, hi := (&axis{step: 1, size: a[2].size}).inside(x, n)
+	operand := gemm.Rows{X: t.a, Row: a[2].step * channels, Col: 1}
+	for row := range a[0].taps * a[1].taps {
+		z, y := a[0].read(r.at[0], row/a[1].taps), a[1].read(r.at[1], row%a[1].taps)
+		if uint(z) >= uint(a[0].size) || uint(y) >= uint(a[1].size) || lo >= hi {
+			continue
+		}
+		at := (r.image*t.srcSize+(z*a[1].size+y)*a[2].size+x+lo)*stride + t.group*t.channels + b.c0
+		clear(t.a[:lo*channels])
+		t.patch.Copy(t.a[lo*channels:], t.src, at, hi-lo, channels, stride, channels, 1)
+		clear(t.a[hi*channels : n*channels])
+		depth := taps * channels
+		t.kern.MulRows(r.len, t.m1-t.m0, depth, t.into.Alpha, operand, t.b[row*depth*cols:], beta, c, strideC)
+		beta = 1
+	}
+	if beta != 1 { // it reads nothing
+		t.scaleRows(c, r.len, strideC, beta)
+	}
+}
