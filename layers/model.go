@@ -213,12 +213,12 @@ func (m *Model) Buffers() iter.Seq2[string, snug.View] {
 	}
 }
 
-// Matrix returns the rows and columns of a parameter of two dimensions, except tables and heads: package train gives them to
-// optimizers that take matrices.
+// Matrix returns the rows and columns of a parameter of two dimensions or more, except tables and heads: package train gives them to
+// optimizers that take matrices. The weight of a convolution is one of its first dimension and the product of the others.
 func (m *Model) Matrix(name string) (rows, cols int) {
 	for _, w := range m.Params() {
-		if w.Name == name && len(w.Shape) == 2 && !w.table {
-			return w.Shape[0], w.Shape[1]
+		if w.Name == name && len(w.Shape) >= 2 && !w.table {
+			return w.Shape[0], w.Len() / max(1, w.Shape[0])
 		}
 	}
 	return 0, 0

@@ -146,6 +146,8 @@ func TestResNetRuns(t *testing.T) {
 			net, err := layers.NewModel(3*c.Image*c.Image, loss, layers.Options{DType: dt, Seed: 1, Monitor: m}, list...)
 			require.NoError(t, err)
 			require.NoError(t, net.SetPlan(r.Remat))
+			rows, cols := net.Matrix("layer2.0.conv1.weight")
+			require.Equal(t, model.Layers[3].Params[0], []int{rows, cols})
 			tr, err := train.New(net, train.Options{StateBits: 8, Schedule: train.Constant(1e-3), Monitor: m})
 			require.NoError(t, err)
 			_, err = tr.Train(context.Background(), []layers.Sample{{X: make([]float32, n*3*c.Image*c.Image), Labels: []int32{1, 2}}})
