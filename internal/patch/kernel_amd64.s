@@ -3839,6 +3839,57 @@ position:
 	VZEROUPPER
 	RET
 
+// func spreadAVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
+// Requires: AVX
+TEXT ·spreadAVX2(SB), NOSPLIT, $0-48
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+	MOVQ cols+24(FP), DX
+	MOVQ rowSrc+32(FP), BX
+	MOVQ rowDst+40(FP), SI
+	MOVQ DX, DI
+	SHRQ $0x02, DI
+	ANDQ $0x03, DX
+
+row:
+	MOVQ  DI, R8
+	MOVQ  AX, R9
+	MOVQ  CX, R10
+	TESTQ R8, R8
+	JZ    tail
+
+vector:
+	VMOVUPS    (R10), X0
+	VMOVSS     X0, (R9)
+	VEXTRACTPS $0x01, X0, 8(R9)
+	VEXTRACTPS $0x02, X0, 16(R9)
+	VEXTRACTPS $0x03, X0, 24(R9)
+	ADDQ       $0x00000010, R10
+	ADDQ       $0x00000020, R9
+	DECQ       R8
+	JNZ        vector
+
+tail:
+	MOVQ  DX, R8
+	TESTQ R8, R8
+	JZ    next
+
+single:
+	VMOVSS (R10), X0
+	VMOVSS X0, (R9)
+	ADDQ   $0x04, R10
+	ADDQ   $0x08, R9
+	DECQ   R8
+	JNZ    single
+
+next:
+	ADDQ SI, AX
+	ADDQ BX, CX
+	DECQ rows+16(FP)
+	JNZ  row
+	VZEROUPPER
+	RET
+
 DATA twice<>+0(SB)/4, $0x00000000
 DATA twice<>+4(SB)/4, $0x00000000
 DATA twice<>+8(SB)/4, $0x00000001

@@ -12,9 +12,9 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, spread, nil, tapsAcrossVectors, dotsAcrossVectors})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, newSpread(spreadAVX2), nil, tapsAcrossVectors, dotsAcrossVectors})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
-	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, spreadVectors, gatherWords, tapsAcrossVectors, dotsAcrossVectors})
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, newSpread(spreadAVX512), gatherWords, tapsAcrossVectors, dotsAcrossVectors})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -143,12 +143,15 @@ func newTaps(loop, few tapLoop, lanes int) Taps {
 	}
 }
 
-func spreadVectors(dst, src []float32, rows, cols, rowSrc, rowDst, step int) {
-	if step == 2 && rows > 0 && cols > 0 {
-		spreadAVX512(&dst[0], &src[0], rows, cols, 4*rowSrc, 4*rowDst)
-		return
+// newSpread returns Spread with a loop for every second float.
+func newSpread(loop func(dst, src *float32, rows, cols, rowSrc, rowDst int)) Spread {
+	return func(dst, src []float32, rows, cols, rowSrc, rowDst, step int) {
+		if step == 2 && rows > 0 && cols > 0 {
+			loop(&dst[0], &src[0], rows, cols, 4*rowSrc, 4*rowDst)
+			return
+		}
+		spread(dst, src, rows, cols, rowSrc, rowDst, step)
 	}
-	spread(dst, src, rows, cols, rowSrc, rowDst, step)
 }
 
 func newDots(f func(sums, y, src *float32, offsets *int, rows, cols, rowY, rowSrc int)) Dots {

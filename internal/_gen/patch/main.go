@@ -36,6 +36,7 @@ func main() {
 	}
 	tiers[0].tapsAcross()
 	tiers[0].dotsAcross()
+	spreadAVX2()
 	twice()
 	spread()
 	gatherWords(1)

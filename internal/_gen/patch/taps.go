@@ -288,6 +288,48 @@ func spread() {
 	RET()
 }
 
+// spreadAVX2 generates the writing of every second element one by one: masked stores take longer.
+func spreadAVX2() {
+	TEXT("spreadAVX2", NOSPLIT, "func(dst, src *float32, rows, cols, rowSrc, rowDst int)")
+	Pragma("noescape")
+	Doc("spreadAVX2 writes rows of cols floats to every second float of rows of dst, and nothing else. Distances are in", "bytes.")
+	dst, src, cols, rowSrc, rowDst := param("dst"), param("src"), param("cols"), param("rowSrc"), param("rowDst")
+	four, full, rest := XMM(), GP64(), GP64()
+	MOVQ(cols, full)
+	SHRQ(Imm(2), full)
+	MOVQ(cols, rest)
+	ANDQ(Imm(3), rest)
+	left, to, from := GP64(), GP64(), GP64()
+	Label("row")
+	MOVQ(full, left)
+	MOVQ(dst, to)
+	MOVQ(src, from)
+	vectors(left, to, from, 32, 16, func() {
+		VMOVUPS(Mem{Base: from}, four)
+		VMOVSS(four, Mem{Base: to})
+		for i := 1; i < 4; i++ {
+			VEXTRACTPS(Imm(uint64(i)), four, Mem{Base: to, Disp: 8 * i})
+		}
+	})
+	MOVQ(rest, left)
+	TESTQ(left, left)
+	JZ(LabelRef("next"))
+	Label("single")
+	VMOVSS(Mem{Base: from}, four)
+	VMOVSS(four, Mem{Base: to})
+	ADDQ(Imm(4), from)
+	ADDQ(Imm(8), to)
+	DECQ(left)
+	JNZ(LabelRef("single"))
+	Label("next")
+	ADDQ(rowDst, dst)
+	ADDQ(rowSrc, src)
+	DECQ(paramAddr("rows"))
+	JNZ(LabelRef("row"))
+	VZEROUPPER()
+	RET()
+}
+
 // twice is the indices of 8 floats, twice each.
 func twice() {
 	GLOBL("twice", RODATA|NOPTR)
