@@ -3,6 +3,7 @@ package conv
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/gemm"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/patch"
 	"github.com/snug-ml/snug/internal/rowwise"
@@ -10,11 +11,11 @@ import (
 
 // A depthwise convolution whose channels are last goes across them: its vectors are channels that lie side by side.
 //
-//	for images, planes and rows of the result, and parts of the channels    acrossTile.band
+//	for images, planes and rows of the result, and parts of the channels    across.item
 //	  copy the rows of x with the zeros around them                         acrossTile.load
 //	  for rows: sum over taps of w[tap] · positions                         patch.TapsAcross
 //
-// The adjoint does so for each phase.
+// The adjoint does so for each phase. Planes of few columns go so too where channels are first: they are transposed.
 
 const (
 	acrossLen     = sizeB / 2 // floats of the copy of x, so that it stays in the second cache with the result
@@ -22,6 +23,9 @@ const (
 	leastRows     = 7         // rows of a band for which a part is made narrower
 	narrowAcross  = 2 * patch.AcrossLanes
 	acrossWeights = 8 // parts of a gradient of weights
+
+	smallPlane     = 32  // columns below which planes are transposed
+	mostTransposed = 512 // positions of a band of them
 )
 
 // acrossCuts say how planes are cut into bands of rows, and channels into parts.
@@ -46,10 +50,14 @@ func (a *axis) reach() int { return (a.taps - 1) * max(a.offStep, -a.offStep) }
 
 // cutAcross cuts for the first phase, which is the largest, but others may have more taps. It reports whether it can.
 func (p *problem) cutAcross(f phase, width int) (c acrossCuts, ok bool) {
-	if !p.last || p.cin != 1 || p.cout != 1 || p.groups == 1 || volume(p.kernel) > mostTaps {
+	a := &f.axes
+	small := max(p.in[2], p.out[2]) < smallPlane && p.groups >= patch.AcrossLanes
+	if !p.last && !small || p.cin != 1 || p.cout != 1 || p.groups == 1 || volume(p.kernel) > mostTaps {
 		return c, false
 	}
-	a := &f.axes
+	if !p.last {
+		width = min(width, narrowAcross)
+	}
 	for i := range a {
 		a[i].taps = cpu.Chunks(p.kernel[i], a[i].tapStep)
 	}
@@ -57,6 +65,9 @@ func (p *problem) cutAcross(f phase, width int) (c acrossCuts, ok bool) {
 	for c.width = min(all, width); ; c.width = cpu.Chunks(c.width/2, patch.AcrossLanes) * patch.AcrossLanes {
 		fits := acrossLen / (c.width * a[0].taps * x)
 		c.rows = min(a[1].n, floorDiv(fits-a[1].reach()-1, a[1].step)+1)
+		if !p.last {
+			c.rows = min(c.rows, mostTransposed/a[2].n)
+		}
 		room := (volume(p.kernel)+patch.AcrossLanes)*c.width <= sizeTmp
 		if room && c.rows > 0 && (c.rows >= min(a[1].n, leastRows) || c.width <= narrowAcross) {
 			break
@@ -73,7 +84,8 @@ func (p *problem) cutAcross(f phase, width int) (c acrossCuts, ok bool) {
 type across struct {
 	correlation
 	acrossCuts
-	depth int // of the largest phase
+	depth  int // of the largest phase
+	images int // of an item
 }
 
 var acrosses = cpu.NewTask(func(d *across, item int) { d.item(item) })
@@ -85,8 +97,9 @@ func (g *correlation) runAcross(phases int) bool {
 	if !ok {
 		return false
 	}
-	d := across{*g, cuts, first.axes[0].n}
-	d.itemsOfPhase = g.batch * d.depth * d.bands * d.parts
+	d := across{*g, cuts, first.axes[0].n, 1}
+	d.images = max(1, unitLen/(d.rows*first.axes[2].n*d.width))
+	d.itemsOfPhase = cpu.Chunks(g.batch, d.images) * d.depth * d.bands * d.parts
 	acrosses.Run(phases*d.itemsOfPhase, d)
 	return true
 }
@@ -97,6 +110,7 @@ type acrossTile struct {
 	acrossCuts
 	buffers
 	phase   phase
+	kern    *gemm.Kernel
 	patch   *patch.Kernels
 	c0, n   int // channels
 	offsets []int
@@ -140,10 +154,31 @@ func (t *acrossTile) load(src snug.View, image, z, y0, rows int) {
 			}
 			clear(to[:lo*t.width])
 			if lo < hi {
-				at := (((image*a[0].size+source)*a[1].size+y)*a[2].size+t.x.first+lo)*t.groups + t.c0
-				t.patch.Copy(to[lo*t.width:], src, at, hi-lo, t.n, t.groups, t.width, 1)
+				at := (source*a[1].size+y)*a[2].size + t.x.first + lo
+				t.copy(t.b[(tz*t.y.len+i)*line+lo*t.width:], src, image, at, hi-lo, a[0].size*a[1].size*a[2].size)
 			}
 			clear(to[hi*t.width:])
+		}
+	}
+}
+
+// copy copies n positions of an image, from position at on, of planes of a size, as rows of the channels of the part. Where
+// it transposes, it may write zeros beyond.
+func (t *acrossTile) copy(dst []float32, src snug.View, image, at, n, size int) {
+	if t.last {
+		t.patch.Copy(dst, src, (image*size+at)*t.groups+t.c0, n, t.n, t.groups, t.width, 1)
+		return
+	}
+	for c := 0; c < t.n; c += t.kern.NR {
+		lines, from := min(t.kern.NR, t.n-c), (image*t.groups+t.c0+c)*size+at
+		if src.DType() == snug.F32 {
+			t.kern.PackLines(dst[c:], src.Float32s()[from:], lines, n, size, t.width)
+			continue
+		}
+		for i := 0; i < n; i += tmpRows {
+			m := min(tmpRows, n-i)
+			t.patch.Copy(t.lines, src, from+i, lines, m, size, m, 1)
+			t.kern.PackLines(dst[i*t.width+c:], t.lines, lines, m, m, t.width)
 		}
 	}
 }
@@ -153,21 +188,38 @@ func (d *across) item(item int) {
 	item %= d.itemsOfPhase
 	buf := tileScratch.Get(Scratch / 4)
 	defer tileScratch.Put(buf)
-	t := acrossTile{problem: &d.problem, acrossCuts: d.acrossCuts, buffers: newBuffers(*buf), phase: phase, patch: d.patch}
+	t := acrossTile{problem: &d.problem, acrossCuts: d.acrossCuts, buffers: newBuffers(*buf), phase: phase, kern: d.kern, patch: d.patch}
 	a := &t.phase.axes
 	item, part := item/d.parts, item%d.parts
 	item, y0 := item/d.bands, item%d.bands*d.rows
-	image, z := item/d.depth, item%d.depth
+	item, z := item/d.depth, item%d.depth
 	rows := min(d.rows, a[1].n-y0)
 	if z >= a[0].n || rows <= 0 || a[2].n <= 0 {
 		return
 	}
 	t.begin(part)
-	t.load(d.src, image, z, y0, rows)
 	d.packAcross(&t)
+	for image := item * d.images; image < min((item+1)*d.images, d.batch); image++ {
+		t.load(d.src, image, z, y0, rows)
+		if d.last {
+			d.sumRows(&t, image, z, y0, rows)
+		} else {
+			d.sumPlanes(&t, image, z, y0, rows)
+		}
+	}
+}
+
+// place returns where row y of plane z of a phase begins, in positions of the result.
+func (p *phase) place(z, y int) int {
+	a := &p.axes
+	return ((z*a[0].outStep+a[0].out)*a[1].outSize+y*a[1].outStep+a[1].out)*a[2].outSize + a[2].out
+}
+
+// sumRows computes rows of the result, from y0 on, whose channels are last.
+func (d *across) sumRows(t *acrossTile, image, z, y0, rows int) {
+	a := &t.phase.axes
 	for y := range rows {
-		at := (z*a[0].outStep+a[0].out)*a[1].outSize + (y0+y)*a[1].outStep + a[1].out
-		at = ((image*a[0].outSize*a[1].outSize+at)*a[2].outSize+a[2].out)*d.groups + t.c0
+		at := (image*d.dstSize+t.phase.place(z, y0+y))*d.groups + t.c0
 		from := t.b[y*a[1].step*t.x.len*t.width:]
 		step, next := a[2].step*t.width, a[2].outStep*d.groups
 		if d.dst.DType() == snug.F32 && d.into.Beta == 0 && t.n == t.lanes() {
@@ -176,6 +228,29 @@ func (d *across) item(item int) {
 		}
 		t.patch.TapsAcross(t.c, from, t.tmp, t.offsets, a[2].n, t.lanes(), step, t.width, t.width)
 		(&tile{correlation: &d.correlation, buffers: t.buffers}).putRows(at, 1, next, t.c, a[2].n, t.n, t.width)
+	}
+}
+
+// sumPlanes does so where channels are first.
+func (d *across) sumPlanes(t *acrossTile, image, z, y0, rows int) {
+	a := &t.phase.axes
+	cols, n := a[2].n, rows*a[2].n
+	for y := range rows {
+		from := t.b[y*a[1].step*t.x.len*t.width:]
+		t.patch.TapsAcross(t.c[y*cols*t.width:], from, t.tmp, t.offsets, cols, t.lanes(), a[2].step*t.width, t.width, t.width)
+	}
+	pitch := n + rowGap
+	for i := 0; i < n; i += d.kern.NR {
+		d.kern.PackLines(t.a[i:], t.c[i*t.width:], min(d.kern.NR, n-i), t.n, t.width, pitch)
+	}
+	to := &tile{correlation: &d.correlation, buffers: t.buffers}
+	first := (image*d.groups + t.c0) * d.dstSize
+	if t.phase.dense() {
+		to.putRows(first+t.phase.place(z, y0), 1, d.dstSize, t.a, t.n, n, pitch)
+		return
+	}
+	for y := range rows {
+		to.putRows(first+t.phase.place(z, y0+y), a[2].outStep, d.dstSize, t.a[y*cols:], t.n, cols, pitch)
 	}
 }
 
@@ -237,7 +312,7 @@ func (d *acrossGradient) item(item int) {
 	images, part := item/d.acrossCuts.parts, item%d.acrossCuts.parts
 	buf := tileScratch.Get(Scratch / 4)
 	defer tileScratch.Put(buf)
-	t := acrossTile{problem: &d.problem, acrossCuts: d.acrossCuts, buffers: newBuffers(*buf), phase: d.phase, patch: d.patch}
+	t := acrossTile{problem: &d.problem, acrossCuts: d.acrossCuts, buffers: newBuffers(*buf), phase: d.phase, kern: d.kern, patch: d.patch}
 	t.begin(part)
 	a, taps := &t.phase.axes, len(t.offsets)
 	t.offsets = append(t.offsets, t.offsets[0], t.offsets[0]) // there is room: the last group may have fewer
@@ -271,10 +346,10 @@ func (d *acrossGradient) item(item int) {
 // dyBand returns rows of a plane of dy, and the distances from row to row and from position to position.
 func (t *acrossTile) dyBand(dy snug.View, image, z, y0, rows int) (y []float32, row, step int) {
 	a := &t.phase.axes
-	at := (((image*a[0].n+z)*a[1].n+y0)*a[2].n)*t.groups + t.c0
-	if dy.DType() == snug.F32 && t.n == t.lanes() {
-		return dy.Float32s()[at:], a[2].n * t.groups, t.groups
+	at := (z*a[1].n + y0) * a[2].n
+	if t.last && dy.DType() == snug.F32 && t.n == t.lanes() {
+		return dy.Float32s()[(image*volume(t.out)+at)*t.groups+t.c0:], a[2].n * t.groups, t.groups
 	}
-	t.patch.Copy(t.c, dy, at, rows*a[2].n, t.n, t.groups, t.width, 1)
+	t.copy(t.c, dy, image, at, rows*a[2].n, volume(t.out))
 	return t.c, a[2].n * t.width, t.width
 }
