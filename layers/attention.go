@@ -121,7 +121,7 @@ func (b *Attention) options(p *Pass) attention.Options {
 		o.SeqQ, o.QStarts = p.Batch.Rows, p.Batch.Starts
 	}
 	if s := b.Source; s != nil {
-		o.Causal, o.SeqK, o.KStarts = false, s.Rows/p.Batch.Sequences, s.Starts
+		o.Causal, o.SeqK, o.KStarts = false, s.rows(p.Batch)/p.Batch.Sequences, s.Starts
 		if s.Starts != nil {
 			o.SeqK = s.Rows
 		}

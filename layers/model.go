@@ -27,6 +27,7 @@ type Sample struct {
 	// different lengths instead: sequence i has the rows Starts[i] to Starts[i+1]-1.
 	Sequences int
 	Starts    []int
+	Decoder   *Sample // of a [Decoder]
 	Draw      uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 

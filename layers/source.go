@@ -1,15 +1,17 @@
 package layers
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/snug-ml/snug"
 )
 
 // Source is what the queries of a cross-attention see, such as the output of an encoder: sequence i of the batch sees all rows of
-// sequence i of the source. It is the caller's, and does not change while a batch runs forward and backward. An encoder that is a
-// [Model] of its own trains by a [Loss] whose Backward returns DX.
+// sequence i of the source. It is the caller's, and does not change while a batch runs forward and backward. That of a [Decoder] has
+// Each alone.
 type Source struct {
+	Each   int // rows of each sequence, where Rows is 0
 	Rows   int
 	Starts []int   // as of [Batch], which then has Starts too; nil: sequences of equal length
 	X      *Tensor // [Rows, width] in the type of the pass
@@ -22,6 +24,9 @@ func (s *Source) check(kv []Linear) error {
 		if _, err := kv[i].Width(kv[0].In); err != nil {
 			return err
 		}
+	}
+	if s.Each > 0 && s.Rows == 0 && s.X == nil {
+		return nil // so far
 	}
 	n := s.Rows * kv[0].In
 	if s.Rows < 1 || s.X == nil || s.X.Len() != n || s.DX != nil && s.DX.Len() != n {
@@ -42,6 +47,9 @@ func (s *Source) fits(b Batch) error {
 	return nil
 }
 
+// rows returns all rows for a batch.
+func (s *Source) rows(b Batch) int { return cmp.Or(s.Rows, s.Each*b.Sequences) }
+
 // onSource calls do with the rows of the source, if there is one.
 func (b *Attention) onSource(p *Pass, do func()) {
 	if b.Source == nil {
@@ -49,7 +57,13 @@ func (b *Attention) onSource(p *Pass, do func()) {
 		return
 	}
 	rows := p.rows
-	p.rows = b.Source.Rows
+	p.rows = b.Source.rows(p.Batch)
+	p.Do(func() error {
+		if b.Source.X == nil {
+			return fmt.Errorf("a Source without X, outside of its Decoder: %w", snug.ErrConfig)
+		}
+		return nil
+	})
 	do()
 	p.rows = rows
 }
@@ -60,10 +74,10 @@ func (s *Source) backward(p *Pass, kv []Linear, dy ...*Tensor) {
 		l := &kv[i]
 		l.weightGradients(p, s.X, dy[i])
 		dx, beta := s.DX, float32(1)
-		if dx == nil && l.Adapter != nil { // whose gradients come with that of its input
+		if dx == nil && s.Each == 0 && l.Adapter != nil { // whose gradients come with that of its input
 			dx, beta = p.Get(l.In), 0
 		}
-		if dx != nil {
+		if dx != nil || s.Each > 0 { // in a pass that counts, X and DX are not there yet
 			l.inputGradients(p, dx, dy[i], s.X, inner(p, s.X, kv[i:i+1])[0], beta)
 		}
 		if dx != s.DX {

@@ -1,0 +1,80 @@
+package layers_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/conv"
+	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/remat"
+	"github.com/snug-ml/snug/train"
+)
+
+// seen returns a network for volumes whose 2·2·3 positions a decoder of tokens sees, and a sample of two sequences.
+func seen(t *testing.T) (m, decoder *layers.Model, s layers.Sample) {
+	src := &layers.Source{Each: 12}
+	cross := layers.NewAttention("text.cross", 8, 2, 2)
+	cross.Source = src
+	for i := range 2 {
+		cross.QKV[i+1] = *layers.NewLinear(fmt.Sprint("text.cross.kv", i), 4, 8, false)
+	}
+	decoder, err := layers.NewModel(0, layers.NewCrossEntropy("text.head", 5, 8), layers.Options{Seed: 2}, layers.NewEmbedding("text.table", 7, 8),
+		layers.NewAttention("text.self", 8, 2, 2), cross, layers.NewMLP("text.mlp", 8, 12, layers.GELU, false))
+	require.NoError(t, err)
+	shape := conv.Shape{In: 2, Out: 4, Dims: 3, Size: [3]int{2, 2, 3}, Kernel: [3]int{2, 2, 2}, Layout: conv.ChannelsLast}.Same()
+	m, err = layers.NewModel(24, layers.Decoder{decoder, src}, layers.Options{Seed: 1}, layers.NewConv("video", shape, true), layers.GELU)
+	require.NoError(t, err)
+	s = layers.Sample{X: make([]float32, 48), Sequences: 2, Decoder: &layers.Sample{Tokens: []int32{1, 2, 3, 4, 5, 6}, Labels: []int32{2, -1, 4, 0, 1, 3}, Sequences: 2}}
+	for i := range s.X {
+		s.X[i] = float32(math.Sin(float64(i)))
+	}
+	return m, decoder, s
+}
+
+// TestDecoder: the gradients of both models are those of the one loss, under any plan of either, and the costs of both are exact.
+func TestDecoder(t *testing.T) {
+	ctx := context.Background()
+	m, decoder, s := seen(t)
+	require.Len(t, m.Params(), 2+len(decoder.Params()))
+	require.Equal(t, 5.0, m.Weight(s))
+	require.NoError(t, train.CheckGradients(ctx, m, s))
+	straight, loss, err := train.Gradients(ctx, m, s)
+	require.NoError(t, err)
+	for i, of := range []*layers.Model{m, decoder} {
+		costs, err := of.Costs(2, []int{1, 3}[i])
+		require.NoError(t, err)
+		plan, err := remat.RecomputeAll(costs)
+		require.NoError(t, err)
+		require.NoError(t, of.SetPlan(plan))
+	}
+	again, same, err := train.Gradients(ctx, m, s)
+	require.NoError(t, err)
+	require.Equal(t, loss, same)
+	require.Equal(t, straight, again)
+	require.Empty(t, m.Report.Mismatches)
+	require.Empty(t, decoder.Report.Mismatches)
+	require.Positive(t, decoder.Report.Extra)
+	evaluated, err := m.Evaluate(ctx, s)
+	require.NoError(t, err)
+	require.InDelta(t, loss.Sum, evaluated.Sum, 1e-5)
+
+	_, _, err = train.Gradients(ctx, decoder, *s.Decoder)
+	require.ErrorIs(t, err, snug.ErrConfig) // outside of the encoder
+	other := *s.Decoder
+	other.Sequences = 3
+	for _, d := range []*layers.Sample{nil, &other} {
+		s := s
+		s.Decoder = d
+		_, err = m.Evaluate(ctx, s)
+		require.ErrorIs(t, err, snug.ErrShape)
+	}
+	for _, l := range []layers.Decoder{{}, {decoder, nil}, {decoder, &layers.Source{}}, {decoder, &layers.Source{Each: 1, Rows: 1}}} {
+		_, err := layers.NewModel(24, l, layers.Options{}, layers.NewLinear("a", 24, 24, true))
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+}
