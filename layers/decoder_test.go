@@ -78,3 +78,42 @@ func TestDecoder(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 }
+
+// TestSplit: the gradients of both halves add up to those of the whole, which has other sequences.
+func TestSplit(t *testing.T) {
+	ctx := context.Background()
+	m, _, s := seen(t)
+	whole, loss, err := train.Gradients(ctx, m, s)
+	require.NoError(t, err)
+	a, b, ok := s.Split()
+	require.True(t, ok)
+	sum, both := 0.0, map[string][]float32{}
+	for _, half := range []layers.Sample{a, b} {
+		g, loss, err := train.Gradients(ctx, m, half)
+		require.NoError(t, err)
+		sum += loss.Sum
+		for name, g := range g {
+			if both[name] == nil {
+				both[name] = make([]float32, len(g))
+			}
+			for i, v := range g {
+				both[name][i] += v * float32(m.Weight(half)/m.Weight(s))
+			}
+		}
+	}
+	require.InDelta(t, loss.Sum, sum, 1e-5)
+	for name, g := range whole {
+		require.InDeltaSlice(t, g, both[name], 1e-6, name)
+	}
+	_, _, ok = a.Split()
+	require.False(t, ok)
+
+	packed := layers.Sample{X: make([]float32, 12), Y: make([]float32, 6), Labels: make([]int32, 6), Starts: []int{0, 1, 3, 6}, Draw: 5}
+	a, b, ok = packed.Split()
+	require.True(t, ok)
+	require.Equal(t, layers.Sample{X: packed.X[:2], Y: packed.Y[:1], Labels: packed.Labels[:1], Starts: []int{0, 1}, Draw: 5}, a)
+	require.Equal(t, layers.Sample{X: packed.X[2:], Y: packed.Y[1:], Labels: packed.Labels[1:], Starts: []int{0, 2, 5}, Draw: 6}, b)
+	packed.Decoder = &layers.Sample{}
+	_, _, ok = packed.Split()
+	require.False(t, ok)
+}

@@ -28,7 +28,7 @@ type Sample struct {
 	Sequences int
 	Starts    []int
 	Decoder   *Sample // of a [Decoder]
-	Draw      uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
+	Draw      uint64  // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
 // Model is a chain of layers, each a stage, with a loss. It is a train.Model, and holds the parameters, activations and a
@@ -334,10 +334,10 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 	m.pass.Number++
 	m.pass.Begin()
 	if m.pass.Window != nil && rows > m.fits {
-		m.fits = rows
 		if err := m.pass.Reserve(m.plan, m.costs(*b)); err != nil {
 			return nil, err
 		}
+		m.fits = rows
 	}
 	m.ends.enter(context.Background(), m.pass, meter.Forward)
 	x := m.pass.Get(m.width)

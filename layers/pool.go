@@ -65,8 +65,8 @@ func (p *pool) begin(rows int) { p.rows, p.err, p.peak = rows, nil, 0 }
 func (p *pool) Reserve(plan remat.Plan, c remat.Costs) error {
 	r, err := plan.Simulate(c)
 	bytes := r.Peak + r.Peak/32 + 1<<16 // tensors that stay between others leave gaps, and blocks are multiples of their alignment
-	if err != nil || p.used > 0 || bytes <= p.arena.held() {
-		return nil
+	if err != nil || p.used > 0 || bytes <= p.arena.held() || p.monitor.Fits(meter.OnDevice, r.Peak) != nil {
+		return nil // over the monitor's limit, the tensor that does not fit is the error
 	}
 	return cmp.Or(p.arena.close(), p.arena.grow(p.dev, bytes))
 }
@@ -127,13 +127,9 @@ func (m marks) Mark() (held, peak int64) {
 
 // count tells the monitor of n bytes that will be in use, and checks its limit.
 func (p *pool) count(n int64) error {
-	if p.monitor == nil {
-		return nil
-	}
-	p.holder.Add(n)
-	err := p.monitor.Check()
-	if err != nil {
-		p.holder.Add(-n)
+	err := p.monitor.Fits(meter.OnDevice, n)
+	if err == nil {
+		p.holder.Add(n)
 	}
 	return err
 }

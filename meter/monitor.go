@@ -244,8 +244,26 @@ func (m *Monitor) Check() error {
 	defer m.mu.Unlock()
 	for t, limit := range m.options.Limits {
 		if limit > 0 && m.most[t] > limit {
-			return fault.New("meter", snug.ErrNoMemory, "needs at least %s of %v memory; the limit is %s", FormatBytesUp(m.most[t]), Tier(t), FormatBytes(limit))
+			return noRoom(m.most[t], Tier(t), limit)
 		}
+	}
+	return nil
+}
+
+func noRoom(need int64, t Tier, limit int64) error {
+	return fault.New("meter", snug.ErrNoMemory, "needs at least %s of %v memory; the limit is %s", FormatBytesUp(need), t, FormatBytes(limit))
+}
+
+// Fits returns the error of Check if n bytes more in a tier were over its limit. So what does not fit need not be counted, and less may be
+// tried.
+func (m *Monitor) Fits(t Tier, n int64) error {
+	if !counted(t, 0) || m.made() != nil || m.options.Limits[t] == 0 {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if need := saturate.Add(m.total[t], n); need > m.options.Limits[t] {
+		return noRoom(need, t, m.options.Limits[t])
 	}
 	return nil
 }

@@ -48,9 +48,6 @@ type Layer struct {
 	// forward step. A layer without them keeps all of it.
 	Adapters []Adapter `json:"adapters,omitempty"`
 	Tiles    Tiles     `json:"tiles,omitzero"` // for a layer that can run in tiles of rows
-	// Own, unless 0, says that Kept, Forward and Backward are tensors of the size of Output except for so many
-	// elements, the most at one time. Freed memory of the others serves outputs; see [Task.Resident].
-	Own int64 `json:"own,omitempty"`
 
 	Stats         int64     `json:"stats,omitempty"`          // float32 numbers kept, such as the statistics of a norm
 	ForwardStats  int64     `json:"forward_stats,omitempty"`  // float32 numbers transient in a forward step
@@ -151,7 +148,7 @@ func (m Model) Validate() error {
 		a := l.Attention
 		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
 			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.Bias), int64(l.GELU), l.ForwardStats, l.BackwardStats,
-			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window), l.Own)
+			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window))
 		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
 			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares), int64(a.Rows))
 		}

@@ -72,7 +72,7 @@ type work struct {
 func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Prediction {
 	p := Prediction{Peak: f.usage}
 	d := &p.Peak[meter.OnDevice]
-	taught, _ := t.Teacher.forward(t, r)
+	taught := t.Teacher.forward(t, r)
 	d[meter.Weights] += t.Teacher.weightBytes(t, r)
 	d[meter.Activations] += u.bytes + taught
 	d[meter.Gradients] += t.sharing(r)

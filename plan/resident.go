@@ -2,16 +2,13 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"runtime"
 	"runtime/debug"
-	"strings"
 
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/meter"
-	"github.com/snug-ml/snug/remat"
 )
 
 // Process is a process that trains on the CPU, see [ThisProcess].
@@ -46,10 +43,10 @@ const (
 
 // Resident predicts the maximum resident memory of Task.Process, nil for one with defaults, that does r on the CPU: base,
 // the bytes of [Task.Predict] without the allowance, on device and host, the scratch of
-// kernels on each core, and buffers that wait for a layer of their size.
+// kernels on each core, and the gaps between activations.
 //
-// It assumes that freed activations are used again, for others of the same size only, as the
-// models of package transformer do it, and that steps allocate nothing else. Before there are gradients, reading the
+// It assumes that activations lie in memory of that size, as those of packages layers and transformer do, and that steps
+// allocate nothing else. Before there are gradients, reading the
 // weights takes at most a float32 copy of the largest matrix of a layer, from which the matrix is quantized, or the
 // memory for the first values of adapters. Tables are read in pieces into their final memory. Errors are those of
 // Predict.
@@ -75,18 +72,14 @@ func (t Task) Resident(r Run) (int64, error) {
 			scratch = max(scratch, c.ScratchBytes())
 		}
 	}
-	waiting, err := t.waiting(r)
-	if err != nil {
-		return 0, err
-	}
 	if t.keepsFirst() { // the plain adapters of twice the rank, when they are saved
 		for p := range t.trained() {
 			held = saturate.Add(held, 2*4*p.all())
 		}
 	}
-	used, buffers := t.Teacher.forward(t, r)
-	held = saturate.Add(held, buffers-used)
-	held = saturate.Add(held, saturate.Add(waiting, amp.MatMulShared+codeBytes+saturate.Mul(int64(t.Process.Cores), scratch+threadBytes)))
+	activations := predicted.Peak[meter.OnDevice][meter.Activations]
+	held = saturate.Add(held, activations/32+1<<16+t.Teacher.forward(t, r)/4) // the gaps between them, see Reserve of layers.Pass
+	held = saturate.Add(held, saturate.Add(amp.MatMulShared+codeBytes, saturate.Mul(int64(t.Process.Cores), scratch+threadBytes)))
 	largest := t.Model.largest()
 	if t.Teacher != nil {
 		largest = max(largest, t.Teacher.Model.largest())
@@ -138,97 +131,4 @@ func (m Model) largest() (n int64) {
 		}
 	}
 	return n
-}
-
-// waiting returns the bytes of freed buffers that wait while others of another size are held:
-// buffers of one kind of layer while another kind works. Layers are of one kind if their names are the same after the
-// last dot and they keep the same number of bytes. Buffers of outputs serve all kinds, and so do those of layers that say what else
-// is their Own.
-func (t Task) waiting(r Run) (int64, error) {
-	if t.forwardOnly() { // buffers of inputs and outputs serve all kinds
-		return 0, nil
-	}
-	samples := int64(r.Micro)
-	c := t.costs(r, samples)
-	p, err := r.Remat.For(len(c.Stages))
-	if err != nil {
-		return 0, fmt.Errorf("plan: %w", err)
-	}
-	report, err := p.Simulate(c)
-	if err != nil {
-		return 0, fmt.Errorf("plan: %w", err)
-	}
-	own := t.ownBytes(r, samples)
-	type kind struct {
-		name  string
-		saved int64
-	}
-	type buffers struct{ held, peak int64 }
-	kinds := map[kind]*buffers{}
-	held, outputs := int64(0), c.Input // of saved values without their outputs, and of outputs
-	for i, op := range p.Ops {
-		stage := c.Stages[op.Stage]
-		k := kind{stage.Name[strings.LastIndexByte(stage.Name, '.')+1:], stage.Saved - stage.Output}
-		b := kinds[k]
-		if b == nil {
-			b = &buffers{peak: own[op.Stage].backward}
-			kinds[k] = b
-		}
-		if o := own[op.Stage]; o.backward > 0 {
-			n := o.forward
-			if op.Kind == remat.Backward {
-				n = o.backward
-			}
-			outputs = max(outputs, report.Timeline[i].Peak-held-n)
-			continue
-		}
-		saved, transient := int64(0), int64(0)
-		switch op.Kind {
-		case remat.ForwardDiscard:
-			transient = stage.ForwardExtra
-		case remat.ForwardSave:
-			saved, transient = k.saved, stage.ForwardExtra
-		case remat.Backward:
-			saved, transient = -k.saved, stage.BackwardExtra
-		case remat.DropSaved:
-			saved = -k.saved
-		}
-		b.peak = max(b.peak, b.held+max(0, saved)+transient)
-		b.held, held = b.held+saved, held+saved
-		outputs = max(outputs, report.Timeline[i].Held-held)
-	}
-	sum := outputs
-	for _, b := range kinds {
-		sum = saturate.Add(sum, b.peak)
-	}
-	return max(0, sum-report.Peak), nil
-}
-
-// ownBytes is what a stage holds in buffers that no output fits, in its forward and in its backward step.
-type ownBytes struct{ forward, backward int64 }
-
-// ownBytes returns that of each stage of the chain, zero for stages whose buffers all do not fit.
-func (t Task) ownBytes(r Run, samples int64) (list []ownBytes) {
-	for _, l := range t.Model.Layers {
-		var own ownBytes
-		if l.Own > 0 {
-			kept := 4*l.Stats + l.Attention.kept(r)
-			inner := 0 // products with the first matrix of an adapter, and their gradients
-			for _, a := range l.Adapters {
-				if inner = max(inner, 2); t.frozenFirst() {
-					inner = max(inner, a.Shares+1)
-				}
-				if t.DoRA {
-					kept += a.Out * r.elem()
-				}
-			}
-			kept += int64(inner) * int64(l.Rows) * int64(t.Rank) * r.elem()
-			own.forward = samples * (l.Own/2*r.elem() + kept) // the other half is of gradients
-			own.backward = samples * (l.Own*r.elem() + kept + 4*l.BackwardStats)
-		}
-		for range l.repeat() {
-			list = append(list, own)
-		}
-	}
-	return list
 }

@@ -66,26 +66,20 @@ func (p *Teacher) weightBytes(t Task, r Run) (bytes int64) {
 	return bytes
 }
 
-// forward returns the most bytes of activations that the teacher uses at one time, and the bytes of all its buffers.
-// Each kind of layer has buffers of its own.
-func (p *Teacher) forward(t Task, r Run) (used, held int64) {
+// forward returns the most bytes of activations that the teacher uses at one time.
+func (p *Teacher) forward(t Task, r Run) (used int64) {
 	if p == nil {
-		return 0, 0
+		return 0
 	}
 	teacher, run := p.task(t, r)
 	teacher.Rank = 0
 	c := teacher.costs(run, int64(r.Micro))
-	extra, input, outputs := map[string]int64{}, c.Input, c.Input
+	input := c.Input
 	for _, s := range c.Stages {
 		used = max(used, input+s.Output+s.ForwardExtra)
-		extra[s.Name] = max(extra[s.Name], s.ForwardExtra)
-		outputs = max(outputs, input+s.Output)
 		input = s.Output
 	}
-	for _, n := range extra {
-		held += n
-	}
-	return used, max(used, held+outputs)
+	return used
 }
 
 // tileBytes returns the bytes of the tile of the teacher's matrices.

@@ -59,7 +59,7 @@ func TestTiles(t *testing.T) {
 		require.Equal(t, 5*rows, costs.Stages[2].Saved, "the other layer is whole")
 	}
 	for _, spoil := range []func(l *Layer){
-		func(l *Layer) { l.Rows = 0 }, func(l *Layer) { l.Tiles.Whole = -1 }, func(l *Layer) { l.Tiles.Forward = -1 }, func(l *Layer) { l.Own = -1 },
+		func(l *Layer) { l.Rows = 0 }, func(l *Layer) { l.Tiles.Whole = -1 }, func(l *Layer) { l.Tiles.Forward = -1 },
 		func(l *Layer) { l.Tiles.Adapters = []Adapter{{In: -1}} }, func(l *Layer) { l.Adapters[0].Gradient = -1 }, func(l *Layer) { l.Adapters[0].Shares = -1 }, func(l *Layer) { l.Tiles.Forward = maxCount + 1 },
 	} {
 		m := tiledModel()

@@ -119,8 +119,10 @@ func (m *Model) reserve() error {
 	if err != nil {
 		return err
 	}
-	m.fits = rows
-	return m.pass.Reserve(m.plan, costs)
+	if err = m.pass.Reserve(m.plan, costs); err == nil {
+		m.fits = rows
+	}
+	return err
 }
 
 // prepare begins the batch, and makes tables of angles for sequences that have n tokens now and will

@@ -197,11 +197,6 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	freed, freedLater := int64(0), int64(0) // within the backward step
 	if c.freesSaved() {
 		freed, freedLater = s.dim, s.dim+2*s.q+2*s.kv
-		if l.Own = 4 * s.kv; c.packed() { // k, v and their gradients
-			l.Own = 2 * (s.q + 2*s.kv)
-		} else if c.QKNorm {
-			l.Own += s.kv
-		}
 	}
 	before, within, after := s.post+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+2*s.kv+s.dim-freedLater // the step of attention itself
 	l.Kept = 2*s.q + 2*s.kv + s.post
