@@ -17,7 +17,7 @@ func allWork(o options) []work {
 		all = append(all, frozens(o.sizes())...)
 	}
 	for _, group := range []func(sizes) []work{
-		casts, gradients, checksums, matmuls, attentions, attentionFeatures, optimizers, quantizers, layers, rematerializations, steps, tunes,
+		casts, gradients, checksums, matmuls, attentions, attentionFeatures, optimizers, quantizers, layers, convs, rematerializations, steps, tunes,
 	} {
 		all = append(all, group(o.sizes())...)
 	}

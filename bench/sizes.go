@@ -1,6 +1,10 @@
 package main
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/snug-ml/snug/conv"
+)
 
 // sizes are the shapes of the kernels.
 type sizes struct {
@@ -17,7 +21,10 @@ type sizes struct {
 
 	layers []shape // of activations
 	loss   shape   // of what the cross-entropy takes
-	vocab  int     // rows of embedding tables and of the output layer
+	images int     // of convolutions
+
+	layouts []conv.Layout // of their images
+	vocab   int           // rows of embedding tables and of the output layer
 
 	chains []chainSize // of training passes under budgets of memory
 
@@ -63,14 +70,14 @@ func (o options) kernelSizes() (s sizes) {
 			lens:    []int{1 << 10},
 			squares: []int{32}, rows: []int{8}, width: 64, many: []int{64}, ops: []string{"nn", "nt"},
 			seqs: []int{32}, dims: []int{64}, positions: 64,
-			layers: []shape{{16, 128}}, loss: shape{16, 64}, vocab: 512,
+			layers: []shape{{16, 128}}, loss: shape{16, 64}, vocab: 512, images: 1, layouts: []conv.Layout{conv.ChannelsFirst},
 		}
 	case o.short && o.onCPU():
 		return sizes{
 			lens:    []int{1 << 14, 1 << 20},
 			squares: []int{128, 512}, rows: []int{16}, width: 1024, ops: []string{"nn", "nt"},
 			seqs: []int{1 << 9}, dims: []int{64}, positions: 1 << 10,
-			layers: []shape{{128, 512}}, loss: shape{128, 128}, vocab: vocabulary,
+			layers: []shape{{128, 512}}, loss: shape{128, 128}, vocab: vocabulary, images: 1, layouts: []conv.Layout{conv.ChannelsFirst},
 			chains:  shortChains,
 			largest: 1 << 25,
 		}
@@ -79,7 +86,7 @@ func (o options) kernelSizes() (s sizes) {
 			lens:    []int{1 << 20, 1 << 24},
 			squares: []int{1024, 4096}, rows: []int{16}, width: 4096, many: []int{512}, ops: []string{"nn", "nt"},
 			seqs: []int{1 << 11}, dims: []int{64}, positions: 1 << 15,
-			layers: []shape{{8192, 1024}}, loss: shape{1024, 1024}, vocab: vocabulary,
+			layers: []shape{{8192, 1024}}, loss: shape{1024, 1024}, vocab: vocabulary, images: 1, layouts: []conv.Layout{conv.ChannelsFirst},
 			largest: 1 << 28,
 		}
 	}
@@ -87,7 +94,7 @@ func (o options) kernelSizes() (s sizes) {
 		lens:    []int{1 << 14, 1 << 20, 1 << 26},
 		squares: []int{128, 256, 512, 1024, 2048}, rows: []int{8, 16, 32, 64}, width: 2048, ops: []string{"nn", "nt", "tn", "tt"},
 		seqs: []int{1 << 10, 1 << 11, 1 << 12, 1 << 13}, dims: []int{64, 128}, positions: 1 << 14,
-		layers: []shape{{128, 512}, {1024, 1024}, {32768, 1024}}, loss: shape{1024, 512}, vocab: vocabulary,
+		layers: []shape{{128, 512}, {1024, 1024}, {32768, 1024}}, loss: shape{1024, 512}, vocab: vocabulary, images: 8, layouts: []conv.Layout{conv.ChannelsFirst, conv.ChannelsLast},
 		chains: chains, presets: presets, largest: largest,
 	}
 	if !o.onCPU() {

@@ -155,6 +155,22 @@ def numpy_matmul(dtype, s):
     return lambda: numpy.dot(a, b, out=c)
 
 
+def conv(dtype, s, wanted):
+    """A layer forward, or one of the three gradients of its backward pass."""
+    order = torch.channels_last if "last" in s else torch.contiguous_format
+    x = random(dtype, s["images"], s["in"], s["size"], s["size"]).contiguous(memory_format=order)
+    w = random(dtype, s["out"], s["in"] // s["groups"], s["kernel"], s["kernel"]).contiguous(memory_format=order)
+    stride, pad, one = [s["stride"]] * 2, [s["kernel"] // 2] * 2, [1, 1]
+
+    def forward():
+        return torch.conv2d(x, w, None, stride, pad, one, s["groups"])
+
+    if wanted is None:
+        return forward
+    dy, backward = forward(), torch.ops.aten.convolution_backward
+    return lambda: backward(dy, x, w, None, stride, pad, one, False, [0, 0], s["groups"], wanted)
+
+
 def attention(dtype, s, backward, backend=None):
     q, k, v, dout = (random(dtype, 1, s["heads"], s["n"], s["d"]) for _ in range(4))
 
@@ -355,6 +371,9 @@ KERNELS = {
         "accumulate+measure": accumulate_measured,
         "accumulate in bf16": accumulate_bf16,
         "matmul": matmul,
+        "conv": lambda dtype, s: conv(dtype, s, None),
+        "conv dx": lambda dtype, s: conv(dtype, s, [True, False, False]),
+        "conv dw": lambda dtype, s: conv(dtype, s, [False, True, False]),
         "adamw": adamw,
         "adamw32": adamw,
         **attentions(None),
