@@ -85,7 +85,8 @@ func (l MSE) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fus
 }
 
 // CrossEntropy is the cross-entropy against Sample.Labels of the logits y·Headᵀ + Bias. The logits of some rows exist at a
-// time, see [fused.CrossEntropy]. Negative labels are ignored.
+// time, see [fused.CrossEntropy]. Negative labels are ignored. An output whose rows are images, channels last, has a label for each
+// position.
 type CrossEntropy struct {
 	Head *Param // [classes, width]; the Table of an [Embedding] ties them
 	Bias *Param // [classes], or nil
@@ -114,14 +115,14 @@ func (l *CrossEntropy) Check(width int) error {
 	if l.Bias != nil && l.Bias.Len() != l.Head.Shape[0] {
 		return widthOf(l.Bias.Name, l.Bias.Len(), l.Head.Shape[0])
 	}
-	return widthOf(l.Head.Name, width, l.Head.Shape[1])
+	return widthOf(l.Head.Name, width, max(1, width/l.Head.Shape[1])*l.Head.Shape[1])
 }
 
 // Params implements [Loss].
 func (l *CrossEntropy) Params(yield func(*Param) bool) { yieldAll(yield, []*Param{l.Head, l.Bias}) }
 
 // begin returns the loss of package fused and its workspace.
-func (l *CrossEntropy) begin(p *Pass) (c fused.CrossEntropy, ws snug.View, err error) {
+func (l *CrossEntropy) begin(p *Pass, y *Tensor) (c fused.CrossEntropy, ws snug.View, err error) {
 	c = fused.CrossEntropy{Vocab: l.Head.Shape[0], Cols: l.Head.Shape[1]}
 	if l.Bias != nil {
 		c.Bias = l.Bias.Value
@@ -129,7 +130,7 @@ func (l *CrossEntropy) begin(p *Pass) (c fused.CrossEntropy, ws snug.View, err e
 	if !p.dev.IsCPU() {
 		c.Tile, c.Chunk = c.Vocab, c.DeviceChunk()
 	}
-	ws, err = p.Workspace(c.WorkspaceLen(p.rows))
+	ws, err = p.Workspace(c.WorkspaceLen(y.Len() / c.Cols))
 	return c, ws, err
 }
 
@@ -139,7 +140,7 @@ func (l *CrossEntropy) Evaluate(p *Pass, y *Tensor, s Sample) (loss fused.Loss) 
 		return loss
 	}
 	p.Do(func() error {
-		c, ws, err := l.begin(p)
+		c, ws, err := l.begin(p, y)
 		if err != nil {
 			return err
 		}
@@ -158,7 +159,7 @@ func (l *CrossEntropy) Backward(p *Pass, y *Tensor, s Sample, scale float32) (dy
 	}
 	dy = p.Get(p.width(y))
 	p.Do(func() error {
-		c, ws, err := l.begin(p)
+		c, ws, err := l.begin(p, y)
 		if err != nil {
 			return err
 		}

@@ -10,7 +10,7 @@ import (
 func TestZeroLayers(t *testing.T) {
 	var none *Model
 	kerneltest.Zero(t, none, new(Model), new(Linear), Norm{}, Activation{}, new(MLP), new(Attention), new(Embedding), Dropout{P: 2}, Sequential{},
-		Residual{}, Tiled{}, Concat{}, MSE{}, new(CrossEntropy), Rope{}, RopeKind(""), new(Angles), new(Pass), new(Batch), Param{}, new(Param), new(Tensor),
+		Residual{}, Tiled{}, Concat{}, MSE{}, ElementLoss{}, DiceLoss{}, Decoder{}, new(CrossEntropy), Rope{}, RopeKind(""), new(Angles), new(Pass), new(Batch), Param{}, new(Param), new(Tensor),
 		new(Balance), new(Conv), ConvLoRA{}, new(GroupNorm), new(BatchNorm), Sum{}, MaxPool{}, AvgPool{}, Resize{}, new(Experts), Source{}, NewModel, NewPass, NewLinear, NewRMSNorm, NewLayerNorm, NewMLP, NewAttention, NewEmbedding, NewCrossEntropy,
 		NewConv, NewConvLoRA, NewGroupNorm, NewBatchNorm, NewAngles, NewExperts, GroupRows, Elementwise, ClampedSwiGLU)
 }

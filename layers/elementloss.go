@@ -1,0 +1,96 @@
+package layers
+
+import (
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/fused"
+)
+
+// ElementLoss is the mean loss of the elements of the output against Sample.Y, such as the binary cross-entropy of pixels, see
+// [fused.Elementwise]. Its Weights and Losses are nil.
+type ElementLoss struct{ fused.Elementwise }
+
+// DiceLoss is the mean Dice loss of rows of Cols elements, such as the pixels of an image, against Sample.Y, see [fused.Dice]. Its
+// Weights and Losses are nil.
+type DiceLoss struct{ fused.Dice }
+
+// Weight implements [Loss]: elements count.
+func (ElementLoss) Weight(s Sample, _ int) float64 { return float64(len(s.Y)) }
+
+// Check implements [Loss].
+func (l ElementLoss) Check(int) error {
+	if l.Form == 0 || l.Weights != nil || l.Losses != nil {
+		return fmt.Errorf("layers: an ElementLoss without Form, or with Weights or Losses: %w", snug.ErrConfig)
+	}
+	return nil
+}
+
+// Params implements [Loss].
+func (ElementLoss) Params(func(*Param) bool) {}
+
+// Evaluate implements [Loss].
+func (l ElementLoss) Evaluate(p *Pass, y *Tensor, s Sample) fused.Loss {
+	return evaluateAgainst(p, y, s, func(t snug.View) (fused.Loss, error) { return fused.ElementwiseLoss(l.Elementwise, y.View, t) })
+}
+
+// Backward implements [Loss].
+func (l ElementLoss) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fused.Loss) {
+	return backwardAgainst(p, y, s, func(dy, t snug.View) (fused.Loss, error) {
+		return fused.ElementwiseBackward(l.Elementwise, dy, y.View, t, scale/float32(l.Weight(s, p.rows)))
+	})
+}
+
+// Weight implements [Loss]: rows of Cols elements count.
+func (l DiceLoss) Weight(s Sample, _ int) float64 { return float64(len(s.Y) / max(1, l.Cols)) }
+
+// Check implements [Loss].
+func (l DiceLoss) Check(width int) error {
+	if l.Cols < 1 || width%l.Cols != 0 || l.Weights != nil || l.Losses != nil {
+		return fmt.Errorf("layers: a DiceLoss of %d Cols for rows of %d elements, or with Weights or Losses: %w", l.Cols, width, snug.ErrConfig)
+	}
+	return nil
+}
+
+// Params implements [Loss].
+func (DiceLoss) Params(func(*Param) bool) {}
+
+// Evaluate implements [Loss].
+func (l DiceLoss) Evaluate(p *Pass, y *Tensor, s Sample) fused.Loss {
+	return evaluateAgainst(p, y, s, func(t snug.View) (fused.Loss, error) { return fused.DiceLoss(l.Dice, y.View, t) })
+}
+
+// Backward implements [Loss].
+func (l DiceLoss) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fused.Loss) {
+	return backwardAgainst(p, y, s, func(dy, t snug.View) (fused.Loss, error) {
+		return fused.DiceBackward(l.Dice, dy, y.View, t, scale/float32(l.Weight(s, p.rows)))
+	})
+}
+
+// evaluateAgainst calls do with Sample.Y in the type of the pass.
+func evaluateAgainst(p *Pass, y *Tensor, s Sample, do func(t snug.View) (fused.Loss, error)) (loss fused.Loss) {
+	if p == nil || y == nil {
+		return loss
+	}
+	t := p.Get(p.width(y))
+	p.Do(func() (err error) {
+		if len(s.Y) != y.Len() {
+			return fmt.Errorf("the sample has %d elements of Y, want %d rows of %d: %w", len(s.Y), p.rows, p.width(y), snug.ErrShape)
+		}
+		if err = p.set(t.View, s.Y); err == nil {
+			loss, err = do(t.View)
+		}
+		return err
+	})
+	p.Put(t)
+	return loss
+}
+
+// backwardAgainst also returns the gradient that do writes to dy.
+func backwardAgainst(p *Pass, y *Tensor, s Sample, do func(dy, t snug.View) (fused.Loss, error)) (dy *Tensor, loss fused.Loss) {
+	if p == nil || y == nil {
+		return &Tensor{}, loss
+	}
+	dy = p.Get(p.width(y))
+	return dy, evaluateAgainst(p, y, s, func(t snug.View) (fused.Loss, error) { return do(dy.View, t) })
+}
