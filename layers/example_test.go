@@ -153,3 +153,28 @@ func ExampleBatchNorm() {
 	fmt.Println(before, norm.Var.Value.Float32s()[0], m.Report.Extra > 0)
 	// Output: 0 0.9 true
 }
+
+// Words that see the output of a network for vectors, and train it with theirs.
+func ExampleDecoder() {
+	src := &layers.Source{Each: 4} // rows for each sequence
+	cross := layers.NewAttention("cross", 16, 2, 2)
+	cross.Source = src
+	cross.QKV[1], cross.QKV[2] = *layers.NewLinear("cross.key", 8, 16, false), *layers.NewLinear("cross.value", 8, 16, false)
+	words, err := layers.NewModel(0, layers.NewCrossEntropy("head", 5, 16), layers.Options{Seed: 1},
+		layers.NewEmbedding("table", 5, 16), layers.NewAttention("self", 16, 2, 2), cross)
+	check(err)
+	m, err := layers.NewModel(3, layers.Decoder{Model: words, Source: src}, layers.Options{Seed: 2}, layers.NewLinear("in", 3, 4*8, true), layers.GELU)
+	check(err)
+	t, err := train.New(m, train.Options{Schedule: train.Constant(1e-2)})
+	check(err)
+	s := layers.Sample{X: []float32{1, 0, 0, 0, 1, 0}, Sequences: 2, // a vector for each of two sequences of two words
+		Decoder: &layers.Sample{Tokens: []int32{0, 1, 0, 1}, Labels: []int32{2, 3, 3, 2}, Sequences: 2}}
+	for range 60 {
+		_, err = t.Train(context.Background(), []layers.Sample{s})
+		check(err)
+	}
+	loss, err := m.Evaluate(context.Background(), s)
+	check(err)
+	fmt.Println(loss.Mean() < 0.1)
+	// Output: true
+}
