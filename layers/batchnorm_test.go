@@ -396,3 +396,14 @@ func TestSum(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrShape)
 	}
 }
+
+// TestFirst: the first layer of a model has the gradients that it has behind another, whose input's gradient it computes.
+func TestFirst(t *testing.T) {
+	s := Sample{X: kerneltest.Normal(1, 3*2*64), Y: kerneltest.Normal(2, 3*4*64)}
+	model := func(before ...Layer) *Model {
+		m, err := NewModel(2*64, MSE{}, Options{Seed: 1}, append(before, Sequential{Sequential{conv3("a", 2, 3, 8, 1), ReLU}, conv3("b", 3, 4, 8, 1)}, ReLU)...)
+		require.NoError(t, err)
+		return m
+	}
+	require.Equal(t, gradientsOf(t, model(Norm{}), s), gradientsOf(t, model(), s))
+}

@@ -100,15 +100,26 @@ func (c *Conv) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) { return saveOut
 
 // Backward implements [Layer].
 func (c *Conv) Backward(p *Pass, x *Tensor, _ Saved, dy *Tensor) *Tensor {
+	return c.backward(p, x, dy, false)
+}
+
+// backwardFirst implements starter.
+func (c *Conv) backwardFirst(p *Pass, x *Tensor, _ Saved, dy *Tensor) *Tensor {
+	return c.backward(p, x, dy, true)
+}
+
+func (c *Conv) backward(p *Pass, x, dy *Tensor, first bool) *Tensor {
 	if p.refuses(c, x) {
 		return dy
 	}
 	c.gradients(p, x, dy)
 	dx := p.Get(c.one().XLen())
-	p.macs += c.work(p)
-	p.Do(func() error {
-		return c.Weight.With(false, func(w snug.View) error { return conv.BackwardInput(dx.View, dy.View, w, c.shape(p), snug.Into{}) })
-	})
+	if !first {
+		p.macs += c.work(p)
+		p.Do(func() error {
+			return c.Weight.With(false, func(w snug.View) error { return conv.BackwardInput(dx.View, dy.View, w, c.shape(p), snug.Into{}) })
+		})
+	}
 	p.Done(c.Weight, c.Bias)
 	p.Put(dy)
 	return dx

@@ -116,10 +116,25 @@ func (p *Pass) Cost(l Layer, width int, b Batch) (c remat.Cost) {
 	return c
 }
 
+// starter is a layer that may leave out the gradient of its input, which nobody reads of the first layer of a model.
+type starter interface {
+	// backwardFirst is Backward, except that the gradient that it returns may have any value.
+	backwardFirst(p *Pass, x *Tensor, s Saved, dy *Tensor) (dx *Tensor)
+}
+
+// backward is Backward of a layer, which may be the first.
+func backward(p *Pass, l Layer, x *Tensor, s Saved, dy *Tensor, first bool) *Tensor {
+	if f, is := l.(starter); is && first {
+		return f.backwardFirst(p, x, s, dy)
+	}
+	return l.Backward(p, x, s, dy)
+}
+
 // stage makes a Layer a stage of a chain.
 type stage struct {
 	Layer
-	p *Pass
+	p     *Pass
+	first bool // of the chain
 	counted
 }
 
@@ -150,7 +165,7 @@ func (s stage) ForwardSave(ctx context.Context, x *Tensor) (*Tensor, Saved, erro
 }
 
 func (s stage) Backward(ctx context.Context, x *Tensor, kept Saved, dy *Tensor) (*Tensor, error) {
-	dx := s.Layer.Backward(s.start(ctx, meter.Backward), x, kept, dy)
+	dx := backward(s.start(ctx, meter.Backward), s.Layer, x, kept, dy, s.first)
 	return dx, s.p.Failed()
 }
 

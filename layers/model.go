@@ -79,7 +79,7 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	m.held = held{weights: map[string]*heldWeights{}, workspace: o.Monitor.Holder(meter.OnDevice, meter.Workspace, "of all layers")}
 	m.ends = newCounted(o.Monitor, "input and loss")
 	for i, l := range list {
-		m.chain.Stages = append(m.chain.Stages, stage{l, p, newCounted(o.Monitor, stageName(i, l))})
+		m.chain.Stages = append(m.chain.Stages, stage{l, p, i == 0, newCounted(o.Monitor, stageName(i, l))})
 	}
 	if err = m.makeParams(); err == nil {
 		err = m.makeBalances(list)

@@ -146,12 +146,21 @@ func (l Sequential) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 
 // Backward implements [Layer].
 func (l Sequential) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
+	return l.backward(p, x, kept, dy, false)
+}
+
+// backwardFirst implements starter.
+func (l Sequential) backwardFirst(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
+	return l.backward(p, x, kept, dy, true)
+}
+
+func (l Sequential) backward(p *Pass, x *Tensor, kept Saved, dy *Tensor, first bool) *Tensor {
 	if p.refuses(l, x) {
 		return dy
 	}
 	s := kept.(*seqSaved)
 	for i := len(l) - 1; i >= 0; i-- {
-		dy = l[i].Backward(p, l.input(p, x, s, i), s.sets[i], dy)
+		dy = backward(p, l[i], l.input(p, x, s, i), s.sets[i], dy, first && i == 0)
 		if l.dropped(i) && !l.overwrites(i) {
 			p.ReleaseSaved(s.sets[i])
 			s.sets[i] = nil

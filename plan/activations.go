@@ -178,7 +178,7 @@ func (t Task) workspaceBytes(r Run) int64 {
 			int64(fused.BiasAddWorkspaceLen(rows, l.Bias)), int64(fused.BiasGELUWorkspaceLen(rows, l.GELU)),
 			int64(fused.RMSNormWorkspaceLen(r.Micro*a.Heads*a.Queries, l.HeadNorm)))
 		for _, c := range l.Convs {
-			floats = max(floats, int64(c.workspaceLen(r.Micro)))
+			floats = max(floats, int64(c.workspaceLen(r.Micro*max(1, t.Model.Sequences))))
 		}
 		switch {
 		case a.Heads == 0:
