@@ -319,7 +319,11 @@ func (t *tile) putRows(at, step, rowDst int, x []float32, rows, cols, stride int
 		}
 		return
 	}
-	if t.dst.DType() == snug.BF16 && t.into.Beta == 0 && step != 1 {
+	if t.into.Beta == 0 && step == 1 {
+		t.patch.Store(t.dst, at, x, rows, cols, stride, rowDst)
+		return
+	}
+	if t.dst.DType() == snug.BF16 && t.into.Beta == 0 {
 		to := t.dst.BFloat16s()[at:]
 		for i := range rows {
 			row := to[i*rowDst:]

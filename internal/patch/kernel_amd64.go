@@ -176,6 +176,16 @@ func tapsAcrossAVX2(dst *float32, src *float32, w *float32, offsets *int, taps i
 //go:noescape
 func dotsAcrossAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, channels int, rowY int, stepY int, rowSrc int, stepSrc int, rowSums int)
 
+// storeBF16AVX2 rounds rows of cols floats, and writes nothing else. Distances are in bytes.
+//
+//go:noescape
+func storeBF16AVX2(dst *uint16, src *float32, rows int, cols int, rowSrc int, rowDst int)
+
+// storeF16AVX2 rounds rows of cols floats, and writes nothing else. Distances are in bytes.
+//
+//go:noescape
+func storeF16AVX2(dst *uint16, src *float32, rows int, cols int, rowSrc int, rowDst int)
+
 // spreadAVX2 writes rows of cols floats to every second float of rows of dst, and nothing else. Distances are in
 // bytes.
 //

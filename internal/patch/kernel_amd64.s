@@ -3839,6 +3839,210 @@ position:
 	VZEROUPPER
 	RET
 
+// func storeBF16AVX2(dst *uint16, src *float32, rows int, cols int, rowSrc int, rowDst int)
+// Requires: AVX, AVX2
+TEXT ·storeBF16AVX2(SB), NOSPLIT, $0-48
+	MOVQ         dst+0(FP), AX
+	MOVQ         src+8(FP), CX
+	MOVQ         rows+16(FP), DX
+	MOVQ         cols+24(FP), BX
+	MOVQ         rowSrc+32(FP), SI
+	MOVQ         rowDst+40(FP), DI
+	MOVL         $0x00000001, R8
+	VMOVD        R8, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x00007fff, R8
+	VMOVD        R8, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x00000040, R8
+	VMOVD        R8, X2
+	VPBROADCASTD X2, Y2
+	MOVQ         BX, R8
+	SHRQ         $0x03, R8
+	ANDQ         $0x07, BX
+	TESTQ        R8, R8
+	JZ           short
+
+row:
+	MOVQ  R8, R9
+	MOVQ  AX, R10
+	MOVQ  CX, R11
+	TESTQ R9, R9
+	JZ    tail
+
+vector:
+	VMOVUPS   (R11), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVDQU   X5, (R10)
+	ADDQ      $0x00000020, R11
+	ADDQ      $0x00000010, R10
+	DECQ      R9
+	JNZ       vector
+
+tail:
+	TESTQ     BX, BX
+	JZ        next
+	LEAQ      -32(R11)(BX*4), R11
+	LEAQ      -16(R10)(BX*2), R10
+	VMOVUPS   (R11), Y3
+	VPSRLD    $0x10, Y3, Y4
+	VPAND     Y0, Y4, Y5
+	VPADDD    Y1, Y5, Y5
+	VPADDD    Y3, Y5, Y5
+	VPSRLD    $0x10, Y5, Y5
+	VPOR      Y2, Y4, Y4
+	VCMPPS    $0x03, Y3, Y3, Y3
+	VBLENDVPS Y3, Y4, Y5, Y5
+	VPACKUSDW Y5, Y5, Y5
+	VPERMQ    $0x08, Y5, Y5
+	VMOVDQU   X5, (R10)
+
+next:
+	ADDQ DI, AX
+	ADDQ SI, CX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+short:
+	LEAQ    masks<>+32(SB), R8
+	MOVQ    BX, R9
+	NEGQ    R9
+	VMOVDQU (R8)(R9*4), Y3
+
+shortRow:
+	MOVQ       AX, R10
+	VMASKMOVPS (CX), Y3, Y4
+	VPSRLD     $0x10, Y4, Y5
+	VPAND      Y0, Y5, Y6
+	VPADDD     Y1, Y6, Y6
+	VPADDD     Y4, Y6, Y6
+	VPSRLD     $0x10, Y6, Y6
+	VPOR       Y2, Y5, Y5
+	VCMPPS     $0x03, Y4, Y4, Y4
+	VBLENDVPS  Y4, Y5, Y6, Y6
+	VPACKUSDW  Y6, Y6, Y6
+	VPERMQ     $0x08, Y6, Y6
+	TESTQ      $0x00000004, BX
+	JZ         no4
+	VMOVQ      X6, (R10)
+	ADDQ       $0x08, R10
+	VPSRLDQ    $0x08, X6, X6
+
+no4:
+	TESTQ   $0x00000002, BX
+	JZ      no2
+	VMOVD   X6, (R10)
+	ADDQ    $0x04, R10
+	VPSRLDQ $0x04, X6, X6
+
+no2:
+	TESTQ   $0x00000001, BX
+	JZ      no1
+	VPEXTRW $0x00, X6, (R10)
+
+no1:
+	ADDQ DI, AX
+	ADDQ SI, CX
+	DECQ DX
+	JNZ  shortRow
+	VZEROUPPER
+	RET
+
+// func storeF16AVX2(dst *uint16, src *float32, rows int, cols int, rowSrc int, rowDst int)
+// Requires: AVX, F16C
+TEXT ·storeF16AVX2(SB), NOSPLIT, $0-48
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+	MOVQ  rows+16(FP), DX
+	MOVQ  cols+24(FP), BX
+	MOVQ  rowSrc+32(FP), SI
+	MOVQ  rowDst+40(FP), DI
+	MOVQ  BX, R8
+	SHRQ  $0x03, R8
+	ANDQ  $0x07, BX
+	TESTQ R8, R8
+	JZ    short
+
+row:
+	MOVQ  R8, R9
+	MOVQ  AX, R10
+	MOVQ  CX, R11
+	TESTQ R9, R9
+	JZ    tail
+
+vector:
+	VMOVUPS   (R11), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (R10)
+	ADDQ      $0x00000020, R11
+	ADDQ      $0x00000010, R10
+	DECQ      R9
+	JNZ       vector
+
+tail:
+	TESTQ     BX, BX
+	JZ        next
+	LEAQ      -32(R11)(BX*4), R11
+	LEAQ      -16(R10)(BX*2), R10
+	VMOVUPS   (R11), Y0
+	VCVTPS2PH $0x00, Y0, X0
+	VMOVDQU   X0, (R10)
+
+next:
+	ADDQ DI, AX
+	ADDQ SI, CX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+short:
+	LEAQ    masks<>+32(SB), R8
+	MOVQ    BX, R9
+	NEGQ    R9
+	VMOVDQU (R8)(R9*4), Y0
+
+shortRow:
+	MOVQ       AX, R10
+	VMASKMOVPS (CX), Y0, Y1
+	VCVTPS2PH  $0x00, Y1, X1
+	TESTQ      $0x00000004, BX
+	JZ         no4
+	VMOVQ      X1, (R10)
+	ADDQ       $0x08, R10
+	VPSRLDQ    $0x08, X1, X1
+
+no4:
+	TESTQ   $0x00000002, BX
+	JZ      no2
+	VMOVD   X1, (R10)
+	ADDQ    $0x04, R10
+	VPSRLDQ $0x04, X1, X1
+
+no2:
+	TESTQ   $0x00000001, BX
+	JZ      no1
+	VPEXTRW $0x00, X1, (R10)
+
+no1:
+	ADDQ DI, AX
+	ADDQ SI, CX
+	DECQ DX
+	JNZ  shortRow
+	VZEROUPPER
+	RET
+
 // func spreadAVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
 // Requires: AVX
 TEXT ·spreadAVX2(SB), NOSPLIT, $0-48

@@ -21,6 +21,7 @@ type Kernels struct {
 	Spread Spread
 	Words  GatherWords // nil: there is none
 
+	Store      Store
 	TapsAcross TapsAcross
 	DotsAcross DotsAcross
 }
@@ -29,7 +30,7 @@ type Kernels struct {
 var Registry cpu.Registry[Kernels]
 
 func init() {
-	Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread, nil, tapsAcross, dotsAcross})
+	Registry.Add(cpu.Go, Kernels{copyRows, gather(copyRows), taps, dots, 1, spread, nil, store, tapsAcross, dotsAcross})
 }
 
 func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step int) {
@@ -47,6 +48,16 @@ func copyRows(dst []float32, src snug.View, at, rows, cols, rowSrc, rowDst, step
 		convertRows(dst, src.Float16s()[at:], rows, cols, rowSrc, rowDst, step, half.F16ToFloat32)
 	case snug.BF16:
 		convertRows(dst, src.BFloat16s()[at:], rows, cols, rowSrc, rowDst, step, snug.BFloat16.Float32)
+	}
+}
+
+// Store rounds rows of cols floats, rowSrc apart, to elements of dst of 16 bits, from element at on and rowDst apart. It writes
+// nothing else.
+type Store func(dst snug.View, at int, x []float32, rows, cols, rowSrc, rowDst int)
+
+func store(dst snug.View, at int, x []float32, rows, cols, rowSrc, rowDst int) {
+	for i := range rows {
+		half.Store(dst, at+i*rowDst, x[i*rowSrc:][:cols])
 	}
 }
 

@@ -12,9 +12,9 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, newSpread(spreadAVX2), nil, tapsAcrossVectors, dotsAcrossVectors})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, newSpread(spreadAVX2), nil, storeVectors, tapsAcrossVectors, dotsAcrossVectors})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
-	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, newSpread(spreadAVX512), gatherWords, tapsAcrossVectors, dotsAcrossVectors})
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, newSpread(spreadAVX512), gatherWords, storeVectors, tapsAcrossVectors, dotsAcrossVectors})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -166,6 +166,17 @@ func gatherWords(dst, src []uint16, at int, pieces []Piece, channels, nextSrc, n
 	}
 	f := [2]func(dst, src *uint16, pieces *[3]int64, count, channels, nextSrc, nextDst int){gatherWords1AVX512, gatherWords2AVX512}[step-1]
 	f(&dst[0], &src[at], (*[3]int64)(unsafe.Pointer(&pieces[0])), len(pieces), channels, 2*nextSrc, 2*nextDst)
+}
+
+func storeVectors(dst snug.View, at int, x []float32, rows, cols, rowSrc, rowDst int) {
+	if rows == 0 || cols == 0 {
+		return
+	}
+	if dst.DType() == snug.F16 {
+		storeF16AVX2((*uint16)(unsafe.Pointer(&dst.Float16s()[at])), &x[0], rows, cols, 4*rowSrc, 2*rowDst)
+	} else {
+		storeBF16AVX2((*uint16)(unsafe.Pointer(&dst.BFloat16s()[at])), &x[0], rows, cols, 4*rowSrc, 2*rowDst)
+	}
 }
 
 // Loads are what the loops across channels wait for: vectors of AVX2 are enough for AVX-512 too.

@@ -2,6 +2,7 @@ package patch
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"unsafe"
@@ -176,6 +177,31 @@ func TestAcross(t *testing.T) {
 					k.DotsAcross(got, y, src, offsets, rows, cols, channels, rowDst, stepDst, rowSrc, stepSrc, rowW)
 					require.InDeltaSlice(t, want, got, 1e-4, "%v, %d positions", tier, cols)
 				}
+			}
+		}
+	}
+}
+
+// Every tier rounds what Go rounds, and reads and writes nothing else.
+//
+//check:in arm64
+func TestStore(t *testing.T) {
+	for tier, k := range Registry.All() {
+		for _, dt := range []snug.DType{snug.F16, snug.BF16} {
+			for cols := 1; cols < 40; cols++ {
+				const rows, at = 3, 1
+				rowSrc, rowDst := cols+1, cols+2
+				src := vector[float32](t, (rows-1)*rowSrc+cols)
+				copy(src, kerneltest.Normal(1, len(src)))
+				src[cols/2] = float32(math.NaN())
+				old := kerneltest.Normal(2, at+(rows-1)*rowDst+cols)
+				want, got := alone(t, dt, old), alone(t, dt, old)
+				store(want, at, src, rows, cols, rowSrc, rowDst)
+				k.Store(got, at, src, rows, cols, rowSrc, rowDst)
+				a, b := make([]float32, len(old)), make([]float32, len(old))
+				half.Load(a, want, 0)
+				half.Load(b, got, 0)
+				require.Equal(t, kerneltest.Bits(a), kerneltest.Bits(b), "%v %v, %d columns", tier, dt, cols)
 			}
 		}
 	}

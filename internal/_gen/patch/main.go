@@ -36,6 +36,8 @@ func main() {
 	}
 	tiers[0].tapsAcross()
 	tiers[0].dotsAcross()
+	storeAVX2(vec.BFloat16)
+	storeAVX2(vec.Float16)
 	spreadAVX2()
 	twice()
 	spread()
