@@ -94,6 +94,18 @@ func gather2BF16AVX512(dst *float32, src *uint16, pieces *[3]int64, count int, c
 //go:noescape
 func evensF32AVX2(dst *float32, src *float32, rows int, cols int, rowSrc int, rowDst int)
 
+// evensF16AVX2 copies rows of every second of 2·cols-1 elements
+// and writes nothing else. Distances are in bytes.
+//
+//go:noescape
+func evensF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
+
+// evensBF16AVX2 copies rows of every second of 2·cols-1 elements
+// and writes nothing else. Distances are in bytes.
+//
+//go:noescape
+func evensBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
+
 // gather1F32AVX2 copies elements of pieces for all channels. It loads those that are not read too. Distances are in
 // bytes.
 //

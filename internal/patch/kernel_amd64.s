@@ -991,6 +991,121 @@ next:
 	VZEROUPPER
 	RET
 
+// func evensF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
+// Requires: AVX, AVX2, F16C
+TEXT ·evensF16AVX2(SB), NOSPLIT, $0-48
+	MOVQ     dst+0(FP), AX
+	MOVQ     src+8(FP), CX
+	MOVQ     rows+16(FP), DX
+	MOVQ     cols+24(FP), BX
+	MOVQ     rowDst+40(FP), SI
+	MOVQ     rowSrc+32(FP), DI
+	MOVQ     BX, R8
+	SHRQ     $0x03, R8
+	ANDQ     $0x07, BX
+	VPCMPEQD Y1, Y1, Y1
+	VPSLLD   $0x10, Y1, Y1
+
+row:
+	MOVQ  AX, R9
+	MOVQ  CX, R10
+	MOVQ  R8, R11
+	TESTQ R11, R11
+	JZ    tail
+
+vector:
+	VMOVDQU   (R10), X0
+	VMOVDQU   14(R10), X2
+	VPANDN    X0, X1, X0
+	VPSRLD    $0x10, X2, X2
+	VPACKUSDW X2, X0, X0
+	VCVTPH2PS X0, Y0
+	VMOVUPS   Y0, (R9)
+	ADDQ      $0x00000020, R10
+	ADDQ      $0x00000020, R9
+	DECQ      R11
+	JNZ       vector
+
+tail:
+	MOVQ  BX, R11
+	TESTQ R11, R11
+	JZ    next
+
+single:
+	MOVWLZX   (R10), R12
+	VMOVD     R12, X0
+	VCVTPH2PS X0, X0
+	VMOVSS    X0, (R9)
+	ADDQ      $0x04, R10
+	ADDQ      $0x04, R9
+	DECQ      R11
+	JNZ       single
+
+next:
+	ADDQ SI, AX
+	ADDQ DI, CX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
+// func evensBF16AVX2(dst *float32, src *uint16, rows int, cols int, rowSrc int, rowDst int)
+// Requires: AVX, AVX2
+TEXT ·evensBF16AVX2(SB), NOSPLIT, $0-48
+	MOVQ     dst+0(FP), AX
+	MOVQ     src+8(FP), CX
+	MOVQ     rows+16(FP), DX
+	MOVQ     cols+24(FP), BX
+	MOVQ     rowDst+40(FP), SI
+	MOVQ     rowSrc+32(FP), DI
+	MOVQ     BX, R8
+	SHRQ     $0x03, R8
+	ANDQ     $0x07, BX
+	VPCMPEQD Y1, Y1, Y1
+	VPSLLD   $0x10, Y1, Y1
+
+row:
+	MOVQ  AX, R9
+	MOVQ  CX, R10
+	MOVQ  R8, R11
+	TESTQ R11, R11
+	JZ    tail
+
+vector:
+	VMOVDQU     (R10), X0
+	VMOVDQU     14(R10), X2
+	VPSLLD      $0x10, X0, X0
+	VPAND       X1, X2, X2
+	VINSERTI128 $0x01, X2, Y0, Y0
+	VMOVUPS     Y0, (R9)
+	ADDQ        $0x00000020, R10
+	ADDQ        $0x00000020, R9
+	DECQ        R11
+	JNZ         vector
+
+tail:
+	MOVQ  BX, R11
+	TESTQ R11, R11
+	JZ    next
+
+single:
+	MOVWLZX (R10), R12
+	VMOVD   R12, X0
+	VPSLLD  $0x10, X0, X0
+	VMOVSS  X0, (R9)
+	ADDQ    $0x04, R10
+	ADDQ    $0x04, R9
+	DECQ    R11
+	JNZ     single
+
+next:
+	ADDQ SI, AX
+	ADDQ DI, CX
+	DECQ DX
+	JNZ  row
+	VZEROUPPER
+	RET
+
 DATA bits<>+0(SB)/4, $0x00000001
 DATA bits<>+4(SB)/4, $0x00000002
 DATA bits<>+8(SB)/4, $0x00000004

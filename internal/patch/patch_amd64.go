@@ -11,7 +11,7 @@ import (
 )
 
 func init() {
-	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, nil, rowsBF16AVX2, nil}
+	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, evensF16AVX2, rowsBF16AVX2, evensBF16AVX2}
 	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, newSpread(spreadAVX2), nil, storeVectors, tapsAcrossVectors, dotsAcrossVectors})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
 	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, newSpread(spreadAVX512), gatherWords, storeVectors, tapsAcrossVectors, dotsAcrossVectors})
@@ -20,7 +20,7 @@ func init() {
 // loop copies rows. Distances are in bytes.
 type loop[T any] = func(dst *float32, src *T, rows, cols, rowSrc, rowDst int)
 
-// loops are those for steps of 1 and of 2, by the type of their source; nil: the loop in Go.
+// loops are those for steps of 1 and of 2, by the type of their source.
 type loops struct {
 	f32, f32Evens   loop[float32]
 	f16, f16Evens   loop[uint16]

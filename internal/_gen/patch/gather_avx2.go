@@ -29,16 +29,13 @@ func (e element) gatherAVX2(step int) {
 	Doc(name+" copies "+what+" of pieces for all channels. It loads those that are not read too. Distances are in", "bytes.")
 	dst, src, pieces, count := param("dst"), param("src"), param("pieces"), param("count")
 	nextSrc, nextDst := param("nextSrc"), param("nextDst")
-	bit, high := YMM(), YMM()
+	bit := YMM()
 	VMOVDQU(NewDataAddr(Symbol{Name: "bits", Static: true}, 0), bit)
-	if step == 2 && e.size == 2 {
-		VPCMPEQD(high, high, high)
-		VPSLLD(Imm(16), high, high)
-	}
-	g := gatherPiece{element: e, step: step, high: high, from: GP64(), to: GP64(), lastFrom: GP64(), lastTo: GP64()}
+	g := gatherPiece{element: e, step: step, high: YMM(), from: GP64(), to: GP64(), lastFrom: GP64(), lastTo: GP64()}
 	for i := range g.masks {
 		g.masks[i] = YMM()
 	}
+	g.highs()
 	read, n, left := GP64(), GP64(), GP64()
 	Label("piece")
 	MOVQ(Mem{Base: pieces}, g.from)
@@ -113,6 +110,14 @@ type gatherPiece struct {
 	high                       reg.VecVirtual // the upper halves of words of 32 bits
 	from, to, lastFrom, lastTo reg.GPVirtual
 	masks                      [4]reg.VecVirtual
+}
+
+// highs sets high, if it is needed.
+func (g *gatherPiece) highs() {
+	if g.step == 2 && g.size == 2 {
+		VPCMPEQD(g.high, g.high, g.high)
+		VPSLLD(Imm(16), g.high, g.high)
+	}
 }
 
 // copy copies vector i of elements.

@@ -22,7 +22,9 @@ func main() {
 		e.gather(1)
 		e.gather(2)
 	}
-	evensAVX2()
+	for _, e := range elements {
+		e.evensAVX2()
+	}
 	bits()
 	for _, e := range elements {
 		e.gatherAVX2(1)
@@ -298,27 +300,27 @@ func (e element) evensAVX512() {
 	})
 }
 
-// evensAVX2 copies every second float32.
-func evensAVX2() {
-	f := begin("evensF32AVX2", "rows of every second of 2·cols-1 elements", "float32")
+// evensAVX2 copies every second element.
+func (e element) evensAVX2() {
+	f := begin("evens"+e.name+"AVX2", "rows of every second of 2·cols-1 elements", e.typ)
 	full, tail := f.count(8)
-	r, x := YMM(), XMM()
+	var r reg.VecVirtual = YMM()
+	x, g := XMM(), gatherPiece{element: e, step: 2, high: YMM()}
+	g.highs()
 	f.each(func(to, from reg.GPVirtual) {
 		left := GP64()
 		MOVQ(full, left)
-		vectors(left, to, from, 32, 64, func() {
-			VMOVUPS(Mem{Base: from}, r)
-			VSHUFPS(Imm(0xd8), Mem{Base: from, Disp: 28}, r, r) // elements 0 2 8 10, 4 6 12 14
-			VPERMPD(Imm(0xd8), r, r)
+		vectors(left, to, from, 32, 16*e.size, func() {
+			g.evens(Mem{Base: from}, 8, r)
 			VMOVUPS(r, Mem{Base: to})
 		})
 		MOVQ(tail, left)
 		TESTQ(left, left)
 		JZ(LabelRef("next"))
 		Label("single")
-		VMOVSS(Mem{Base: from}, x)
+		e.single(Mem{Base: from}, x)
 		VMOVSS(x, Mem{Base: to})
-		ADDQ(Imm(8), from)
+		ADDQ(Imm(uint64(2*e.size)), from)
 		ADDQ(Imm(4), to)
 		DECQ(left)
 		JNZ(LabelRef("single"))
