@@ -186,3 +186,21 @@ func TestBuffersSaved(t *testing.T) {
 	require.Equal(t, m.average, again.average)
 	require.NoError(t, tr.Close())
 }
+
+// TestBuffersOfEmptyPasses: passes that other ranks wait for leave buffers as they are, and what keep noted too.
+func TestBuffersOfEmptyPasses(t *testing.T) {
+	m := newAveraging(t)
+	tr, err := New[[]int](m, Options{Schedule: Constant(1e-3)})
+	require.NoError(t, err)
+	_, err = tr.Train(t.Context(), [][]int{{1}})
+	require.NoError(t, err)
+	m.average[0] = 5
+	nothing := func() error { return nil }
+	into := checkWindow{"w": make([]float32, toyIn*toyOut), "b": make([]float32, toyOut)}
+	require.NoError(t, tr.emptyPasses(t.Context(), 2, []int{3}, into, func([]int) error { return nil }, nothing))
+	require.Equal(t, 3, m.calls)
+	require.Equal(t, []float32{5, 2}, m.average)
+	require.NoError(t, tr.buffers.restore())
+	require.Equal(t, []float32{1, 1}, m.average)
+	require.NoError(t, tr.Close())
+}
