@@ -25,7 +25,7 @@ type block struct{ piece, lo, n int }
 
 const (
 	alignment  = 256      // of blocks
-	smallShare = 16       // a block below such a part of the arena is small
+	smallShare = 20       // a block below such a part of the arena is small
 	large      = 16 << 20 // bytes
 	page       = 4 << 10
 )
