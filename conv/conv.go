@@ -123,8 +123,12 @@ func backwardWeight(dw, db, x, dy snug.View, s Shape, into snug.Into, ws snug.Vi
 			return err
 		}
 	}
-	job := weightJob{dw, db, x, dy, ws, s, into}
-	return device.Run(dev, job)
+	job := weightJob{dw: dw, db: db, x: x, dy: dy, ws: ws, s: s, into: into}
+	if dev.IsCPU() {
+		job.Run()
+		return nil
+	}
+	return job.start(dev)
 }
 
 type forwardJob struct {
@@ -175,6 +179,7 @@ func (j inputJob) Run() {
 
 type weightJob struct {
 	dw, db, x, dy, ws snug.View
+	sums              snug.View // of parts, on other devices than the CPU
 
 	s    Shape
 	into snug.Into
@@ -183,7 +188,7 @@ type weightJob struct {
 func (*weightJob) Kernel() string { return "conv.backward_weight" }
 
 func (j *weightJob) Operands(yield func(*driver.Mem)) {
-	for _, v := range []*snug.View{&j.dw, &j.db, &j.x, &j.dy, &j.ws} {
+	for _, v := range []*snug.View{&j.dw, &j.db, &j.x, &j.dy, &j.ws, &j.sums} {
 		yield(device.Mem(v))
 	}
 }

@@ -35,12 +35,14 @@
 //
 // # Memory
 //
-// Nothing is allocated. Each running worker holds at most [Scratch] bytes in a reused buffer. [BackwardWeight] takes
-// a workspace: a float32 vector on the device of the operands, at least as long as [Shape.WorkspaceLen] says.
+// On the CPU nothing is allocated, and each running worker holds at most [Scratch] bytes in a reused buffer. [BackwardWeight] takes
+// a workspace: a float32 vector on the device of the operands, at least as long as [Shape.WorkspaceLen] says. On another device it
+// borrows at most 5 MB instead, for sums of parts of the positions, and [Resize] takes as much of the host as of its workspace.
 //
 // # Errors
 //
 // Arguments are checked in this order, before anything is written: the shape and options ([snug.ErrConfig],
 // [snug.ErrShape]), element types ([snug.ErrDType]), lengths ([snug.ErrShape]), devices ([snug.ErrDevice]), overlaps
-// ([snug.ErrConfig]). Convolutions run on the CPU; another device refuses them with [snug.ErrNotBuilt].
+// ([snug.ErrConfig]). Kernels of other devices count in 32 bits: they refuse vectors of more than 2^32 − 2^24 elements with
+// [snug.ErrNotBuilt].
 package conv

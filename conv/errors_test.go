@@ -150,12 +150,3 @@ func TestLayoutNames(t *testing.T) {
 }
 
 func TestScratch(t *testing.T) { require.LessOrEqual(t, Scratch, 1<<20) }
-
-// A device without kernels for convolutions refuses them.
-func TestDeviceRefused(t *testing.T) {
-	for _, p := range kerneltest.Backends(t)[3:] {
-		put := func(n int) snug.View { return kerneltest.Put(t, p, make([]float32, n)).View }
-		err := forward(put(8), put(16), put(18), put(2), plain)
-		require.ErrorIs(t, err, snug.ErrNotBuilt, p.Name)
-	}
-}

@@ -190,6 +190,20 @@ func (p *PoolShape) windows(i int) windows {
 	return w
 }
 
+// all returns the windows as those of three dimensions, those that a shape lacks of size 1.
+func (p *PoolShape) all() (all [3]windows) {
+	out := p.outSize()
+	for i := range all {
+		all[i] = windows{in: 1, out: 1, kernel: 1, stride: 1, dilation: 1}
+	}
+	for i := range p.Dims {
+		w := &all[3-p.Dims+i]
+		*w = p.windows(i)
+		w.out = out[i]
+	}
+	return all
+}
+
 // extent returns the elements from a window's first to its last.
 func (w *windows) extent() int64 { return int64(w.dilation)*int64(w.kernel-1) + 1 }
 

@@ -32,14 +32,7 @@ func (j *poolJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.y, &
 func (j poolJob) Run() {
 	p := &j.shape
 	c := poolCall{poolJob: j, in: outer(p.Size, p.Dims), out: outer(p.outSize(), p.Dims)}
-	for i := range c.dim {
-		c.dim[i] = windows{in: 1, out: 1, kernel: 1, stride: 1, dilation: 1}
-	}
-	for i := range p.Dims {
-		w := p.windows(i)
-		w.out = c.out[3-p.Dims+i]
-		c.dim[3-p.Dims+i] = w
-	}
+	c.dim = p.all()
 	c.bits, c.bytes = p.indexBits(), device.Mem(&j.index).Bytes()
 	c.mask = 1<<c.bits - 1
 	_, lanes := p.rows()

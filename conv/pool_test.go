@@ -196,63 +196,79 @@ func requireClose(t testing.TB, dt snug.DType, want []float64, got []float32, te
 }
 
 // TestPoolDefinition: random poolings are as defined in all types, into accumulators too.
+//
+//check:in checked ordered
 func TestPoolDefinition(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range 400 {
-		isMax, dt := i%2 == 0, floatTypes[i%3]
-		p := drawPool(rng, isMax)
-		x, dy := rounded(dt, kerneltest.Normal(uint64(i), p.XLen())), rounded(dt, kerneltest.Normal(uint64(i+1000), p.YLen()))
-		if i%7 == 0 && len(x) > 0 {
-			for j := range x {
-				x[j] = float32(math.Round(float64(x[j]))) // with equal elements
+	kerneltest.Each(t, func(t *testing.T, b kerneltest.Backend) {
+		rng := rand.New(rand.NewPCG(1, 2))
+		for i := range 400 {
+			if b.Emulated && i == 120 {
+				return
 			}
+			poolDefinition(t, b, rng, i)
 		}
-		wantY, wantDX := definePool(p, isMax, x, dy)
-		put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x) }
-		into, old := snug.Into{}, full(p.XLen(), float32(math.NaN()))
-		if i%4 > 1 {
-			into, old = snug.Into{Alpha: 0.5, Beta: 2}, rounded(dt, kerneltest.Normal(5, p.XLen()))
-			for j, v := range old {
-				wantDX[j] = wantDX[j]/2 + 2*float64(v)
-			}
+	})
+}
+
+func poolDefinition(t *testing.T, b kerneltest.Backend, rng *rand.Rand, i int) {
+	isMax, dt := i%2 == 0, floatTypes[i%3]
+	p := drawPool(rng, isMax)
+	x, dy := rounded(dt, kerneltest.Normal(uint64(i), p.XLen())), rounded(dt, kerneltest.Normal(uint64(i+1000), p.YLen()))
+	if i%7 == 0 && len(x) > 0 {
+		for j := range x {
+			x[j] = float32(math.Round(float64(x[j]))) // with equal elements
 		}
-		y, dx, index := put(full(p.YLen(), float32(math.NaN()))), put(old), make([]byte, p.IndexLen())
-		if isMax {
-			require.NoError(t, MaxPool(y.View, index, put(x).View, p))
-			again := put(full(p.YLen(), float32(math.NaN())))
-			require.NoError(t, MaxPool(again.View, []byte(nil), put(x).View, p))
-			require.Equal(t, y.Get(), again.Get())
-			require.NoError(t, MaxPoolBackward(dx.View, put(dy).View, snug.SliceView(index), p, into))
-			requireClose(t, dt, wantY, y.Get(), 0, "y", p)
-		} else {
-			require.NoError(t, AvgPool(y.View, put(x).View, p))
-			require.NoError(t, AvgPoolBackward(dx.View, put(dy).View, p, into))
-			requireClose(t, dt, wantY, y.Get(), 200, "y", p)
-		}
-		requireClose(t, dt, wantDX, dx.Get(), 200, "dx", p, into)
 	}
+	wantY, wantDX := definePool(p, isMax, x, dy)
+	put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, b, dt, x) }
+	into, old := snug.Into{}, full(p.XLen(), float32(math.NaN()))
+	if i%4 > 1 {
+		into, old = snug.Into{Alpha: 0.5, Beta: 2}, rounded(dt, kerneltest.Normal(5, p.XLen()))
+		for j, v := range old {
+			wantDX[j] = wantDX[j]/2 + 2*float64(v)
+		}
+	}
+	y, dx, index := put(full(p.YLen(), float32(math.NaN()))), put(old), kerneltest.Put(t, b, make([]byte, p.IndexLen()))
+	if isMax {
+		require.NoError(t, MaxPool(y.View, index.View, put(x).View, p))
+		again := put(full(p.YLen(), float32(math.NaN())))
+		require.NoError(t, MaxPool(again.View, snug.View{}, put(x).View, p))
+		require.Equal(t, y.Get(), again.Get())
+		require.NoError(t, MaxPoolBackward(dx.View, put(dy).View, index.View, p, into))
+		requireClose(t, dt, wantY, y.Get(), 0, "y", p)
+	} else {
+		require.NoError(t, AvgPool(y.View, put(x).View, p))
+		require.NoError(t, AvgPoolBackward(dx.View, put(dy).View, p, into))
+		requireClose(t, dt, wantY, y.Get(), 200, "y", p)
+	}
+	requireClose(t, dt, wantDX, dx.Get(), 200, "dx", p, into)
 }
 
 // TestPoolWideWindows: the index of windows of more than 256, and of more than 65,536 elements.
 func TestPoolWideWindows(t *testing.T) {
-	for _, n := range []int{2, 3, 5, 17, 256, 300, 70000} {
-		p := PoolShape{Batch: 1, Channels: 3, Dims: 1, Size: [3]int{2 * n}, Kernel: [3]int{n}}
-		for range 2 {
-			x := make([]float32, p.XLen())
-			at := func(c, i int) int {
-				if p.Layout == ChannelsLast {
-					return i*3 + c
+	kerneltest.Each(t, func(t *testing.T, b kerneltest.Backend) {
+		for _, n := range []int{2, 3, 5, 17, 256, 300, 70000} {
+			p := PoolShape{Batch: 1, Channels: 3, Dims: 1, Size: [3]int{2 * n}, Kernel: [3]int{n}}
+			for range 2 {
+				x := make([]float32, p.XLen())
+				at := func(c, i int) int {
+					if p.Layout == ChannelsLast {
+						return i*3 + c
+					}
+					return c*2*n + i
 				}
-				return c*2*n + i
+				x[at(0, n-1)], x[at(1, n)], x[at(2, 2*n-1)] = 1, 2, 3
+				put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, b, snug.F32, x) }
+				y, dx, index := put(make([]float32, 6)), put(x), kerneltest.Put(t, b, make([]byte, p.IndexLen()))
+				require.NoError(t, MaxPool(y.View, index.View, put(x).View, p))
+				require.NoError(t, MaxPoolBackward(dx.View, put(full(6, 1)).View, index.View, p, snug.Into{}))
+				index.Get()
+				got := dx.Get()
+				require.Equal(t, []float32{1, 1, 1}, []float32{got[at(0, n-1)], got[at(1, n)], got[at(2, 2*n-1)]}, n)
+				p.Layout = ChannelsLast
 			}
-			x[at(0, n-1)], x[at(1, n)], x[at(2, 2*n-1)] = 1, 2, 3
-			y, dx, index := make([]float32, 6), make([]float32, len(x)), make([]byte, p.IndexLen())
-			require.NoError(t, MaxPool(y, index, x, p))
-			require.NoError(t, MaxPoolBackward(dx, full(6, 1), index, p, snug.Into{}))
-			require.Equal(t, []float32{1, 1, 1}, []float32{dx[at(0, n-1)], dx[at(1, n)], dx[at(2, 2*n-1)]}, n)
-			p.Layout = ChannelsLast
 		}
-	}
+	})
 }
 
 // TestMaxPoolSpecial: a NaN is the largest, of equal elements the first counts, and windows without an element give -Inf.

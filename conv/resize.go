@@ -221,5 +221,10 @@ func (j *resizeJob) start(op string, to, from operand) (err error) {
 	if err := checkApart(op, operand{"ws", j.ws}, from); err != nil {
 		return err
 	}
+	if !dev.IsCPU() && j.x.Len() > 0 {
+		if err := j.upload(); err != nil {
+			return fmt.Errorf("conv: %s: the weights: %w", op, err)
+		}
+	}
 	return device.Run(dev, *j)
 }

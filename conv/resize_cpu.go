@@ -5,6 +5,7 @@ import (
 	"sort"
 	"unsafe"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
 )
@@ -14,13 +15,7 @@ func (j resizeJob) Run() {
 	if j.x.Len() == 0 {
 		return
 	}
-	c := resizeCall{resizeJob: j, in: outer(s.Size, s.Dims), out: outer(s.Out, s.Dims)}
-	ws := j.ws.Float32s()
-	for i := range s.Dims {
-		n := s.Out[i] * (2 + s.taps(i))
-		c.dim[3-s.Dims+i] = fill(ws[:n], s, i)
-		ws = ws[n:]
-	}
+	c := resizeCall{resizeJob: j, in: outer(s.Size, s.Dims), out: outer(s.Out, s.Dims), dim: s.table(j.ws.Float32s())}
 	task, size := resizeForward, c.out
 	if j.backward {
 		task, size = resizeBackward, c.in
@@ -61,6 +56,27 @@ func (w *weights) outputs(lo, hi int) (first, last int) {
 func (w *weights) at(o, i int) float32 {
 	first, weight := w.of(o)
 	return weight[i-first]
+}
+
+// table computes the weights of all dimensions in a workspace.
+func (s *ResizeShape) table(ws []float32) (all [3]weights) {
+	for i := range s.Dims {
+		n := s.Out[i] * (2 + s.taps(i))
+		all[3-s.Dims+i] = fill(ws[:n], s, i)
+		ws = ws[n:]
+	}
+	return all
+}
+
+// upload brings the weights to the workspace of a device, which its kernels read.
+func (j *resizeJob) upload() error {
+	table := make([]float32, j.shape.workspaceLen())
+	j.shape.table(table)
+	ws, err := j.ws.Slice(0, len(table))
+	if err != nil {
+		return err
+	}
+	return snug.Copy(ws, snug.SliceView(table))
 }
 
 // fill computes the weights of dimension i in a workspace.

@@ -119,9 +119,21 @@ func drawResize(rng *rand.Rand) ResizeShape {
 }
 
 // TestResizeDefinition: random resizes are as defined in all types, into accumulators too, and the gradient is the adjoint.
+//
+//check:in checked ordered
 func TestResizeDefinition(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, b kerneltest.Backend) {
+		n := 300
+		if b.Emulated {
+			n = 60
+		}
+		resizeDefinition(t, b, n)
+	})
+}
+
+func resizeDefinition(t *testing.T, b kerneltest.Backend, n int) {
 	rng := rand.New(rand.NewPCG(1, 3))
-	for i := range 300 {
+	for i := range n {
 		s, dt := drawResize(rng), floatTypes[i%3]
 		x, dy := rounded(dt, kerneltest.Normal(uint64(i), s.XLen())), rounded(dt, kerneltest.Normal(uint64(i+1000), s.YLen()))
 		wantY, wantDX := make([]float64, len(dy)), make([]float64, len(x))
@@ -151,7 +163,7 @@ func TestResizeDefinition(t *testing.T) {
 			})
 		})
 		put := func(dt snug.DType, x []float32) *kerneltest.Floats {
-			return kerneltest.PutFloats(t, kerneltest.Backend{}, dt, x)
+			return kerneltest.PutFloats(t, b, dt, x)
 		}
 		into, old := snug.Into{}, full(len(x), float32(math.NaN()))
 		if i%4 > 1 {

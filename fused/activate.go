@@ -7,6 +7,8 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
@@ -96,7 +98,7 @@ func (a Activation) FromOutput() bool {
 // Both have one length. out may be x, where the backward pass does not take x. Piecewise activations have the same bits
 // on every tier; f(−Inf) of SquaredReLU, HardSwish and SiLU is a 0, the limit, and a NaN stays NaN. Sigmoid is within
 // (4 + 1.25·|x|)·2⁻²⁴ of itself and 2e-38, Tanh within 2 units in the last place, SiLU as in [SwiGLU]; for bfloat16 Sigmoid may be
-// off by 2⁻¹³ of itself before the result is rounded. Operands lie on the CPU. Each worker holds 16 KiB.
+// off by 2⁻¹³ of itself before the result is rounded. Each worker holds 16 KiB.
 func Activate[V snug.Vector](out, x V, a Activation) error {
 	return activate(snug.ViewOf(out), snug.ViewOf(x), a)
 }
@@ -104,8 +106,8 @@ func Activate[V snug.Vector](out, x V, a Activation) error {
 // ActivateBackward computes dx[i] = dy[i]·f′(x[i]) from the gradient dy of the output of [Activate] and what the
 // backward pass of the [Activation] takes: its input or its output.
 //
-// All have one length. dx may be dy or kept. An infinite dy times a slope of 0 is NaN, where PyTorch has 0. Operands lie on
-// the CPU. Each worker holds 32 KiB.
+// All have one length. dx may be dy or kept. An infinite dy times a slope of 0 is NaN, where PyTorch has 0. Each
+// worker holds 32 KiB.
 func ActivateBackward[V snug.Vector](dx, dy, kept V, a Activation) error {
 	return activateBackward(snug.ViewOf(dx), snug.ViewOf(dy), snug.ViewOf(kept), a)
 }
@@ -117,35 +119,33 @@ func (a Activation) check(c *checks) {
 }
 
 func activate(out, x snug.View, a Activation) error {
-	check := checks{op: "Activate"}
-	a.check(&check)
+	check := &checks{op: "Activate"}
+	a.check(check)
 	check.floats(operand{"x", x}, operand{"out", out})
 	check.len(x.Len(), operand{"out", out})
-	if err := check.onCPU(out, x); err != nil {
-		return err
-	}
-	activateTask.Run(cpu.Chunks(x.Len(), itemLen), activateArgs{out, x, a})
-	return nil
+	return run(check, activateJob{out, x, a}, out, x)
 }
 
 func activateBackward(dx, dy, kept snug.View, a Activation) error {
-	check := checks{op: "ActivateBackward"}
-	a.check(&check)
+	check := &checks{op: "ActivateBackward"}
+	a.check(check)
 	check.floats(operand{"kept", kept}, operand{"dx", dx}, operand{"dy", dy})
 	check.len(kept.Len(), operand{"dx", dx}, operand{"dy", dy})
-	if err := check.onCPU(dx, dy, kept); err != nil {
-		return err
-	}
-	activateBackwardTask.Run(cpu.Chunks(dy.Len(), itemLen), activateBackwardArgs{dx, dy, kept, a})
-	return nil
+	return run(check, activateBackwardJob{dx, dy, kept, a}, dx, dy, kept)
 }
 
-type activateArgs struct {
+type activateJob struct {
 	out, x snug.View
 	a      Activation
 }
 
-var activateTask = cpu.NewTask(func(j *activateArgs, item int) {
+func (*activateJob) Kernel() string { return "fused.activate" }
+
+func (j *activateJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.out, &j.x) }
+
+func (j activateJob) Run() { activateTask.Run(cpu.Chunks(j.x.Len(), itemLen), j) }
+
+var activateTask = cpu.NewTask(func(j *activateJob, item int) {
 	lo, hi := cpu.Chunk(j.x.Len(), itemLen, item)
 	block := min(blockCols, hi-lo)
 	buf := scratch.Get(2 * block)
@@ -213,12 +213,20 @@ func activateRow[T float32 | uint16](k *rowwise.Layers[T], a Activation, out, x,
 	}
 }
 
-type activateBackwardArgs struct {
+type activateBackwardJob struct {
 	dx, dy, kept snug.View
 	a            Activation
 }
 
-var activateBackwardTask = cpu.NewTask(func(j *activateBackwardArgs, item int) {
+func (*activateBackwardJob) Kernel() string { return "fused.activate_backward" }
+
+func (j *activateBackwardJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.dx, &j.dy, &j.kept)
+}
+
+func (j activateBackwardJob) Run() { activateBackwardTask.Run(cpu.Chunks(j.dy.Len(), itemLen), j) }
+
+var activateBackwardTask = cpu.NewTask(func(j *activateBackwardJob, item int) {
 	lo, hi := cpu.Chunk(j.dy.Len(), itemLen, item)
 	block := min(blockCols, hi-lo)
 	buf := scratch.Get(4 * block)

@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // BatchNorm normalizes channels by their statistics, and scales and shifts them (Ioffe and Szegedy, "Batch Normalization", 2015):
@@ -36,7 +38,7 @@ import (
 //
 // Shapes: x and out as s says; mean, rstd, gamma and beta [Channels].
 //
-// Aliasing: out may be x. Operands lie on the CPU. Each worker holds 8 KiB, and 12·Channels bytes where the channels are last.
+// Aliasing: out may be x. Each worker holds 8 KiB, and 12·Channels bytes where the channels are last.
 func BatchNorm[V snug.Vector, L snug.Vector32](out, x V, mean, rstd L, gamma, beta V, s Image) error {
 	return batchNorm(snug.ViewOf(out), snug.ViewOf(x), snug.ViewOf(mean), snug.ViewOf(rstd), snug.ViewOf(gamma), snug.ViewOf(beta), s)
 }
@@ -49,7 +51,7 @@ func BatchNorm[V snug.Vector, L snug.Vector32](out, x V, mean, rstd L, gamma, be
 // Squares are of distances from the mean of a block of elements, whose moments are merged in float64: a large mean does not
 // cancel them. They are 0 where there is no element.
 //
-// Shapes: x as s says; mean and m2 [Channels]; ws at least BatchNormWorkspaceLen(s) elements. Operands lie on the CPU. Each worker
+// Shapes: x as s says; mean and m2 [Channels]; ws at least BatchNormWorkspaceLen(s) elements. Each worker
 // holds 140 KiB.
 func BatchMoments[L snug.Vector32, V snug.Vector](mean, m2 L, x V, s Image, ws L) error {
 	return batchMoments(snug.ViewOf(mean), snug.ViewOf(m2), snug.ViewOf(x), s, snug.ViewOf(ws))
@@ -58,13 +60,13 @@ func BatchMoments[L snug.Vector32, V snug.Vector](mean, m2 L, x V, s Image, ws L
 // MergeMoments merges the moments of other elements into mean and m2, which are those of count, and returns the number of all
 // (Chan, Golub and LeVeque, 1979). Order matters to the last bits, and equal calls give equal bits.
 //
-// Shapes: all have one length. Counts are 0 or more. Operands lie on the CPU.
+// Shapes: all have one length. Counts are 0 or more.
 func MergeMoments[L snug.Vector32](mean, m2 L, count int, otherMean, otherM2 L, otherCount int) (int, error) {
 	return mergeMoments(snug.ViewOf(mean), snug.ViewOf(m2), count, snug.ViewOf(otherMean), snug.ViewOf(otherM2), otherCount)
 }
 
 // BatchRstd computes rstd[c] = 1 / √(m2[c]/count + eps), of variances with a count of 1. count is at least 1, eps finite and
-// not negative. rstd may be m2. Operands lie on the CPU.
+// not negative. rstd may be m2.
 func BatchRstd[L snug.Vector32](rstd, m2 L, count int, eps float32) error {
 	return batchRstd(snug.ViewOf(rstd), snug.ViewOf(m2), count, eps)
 }
@@ -76,7 +78,7 @@ func BatchRstd[L snug.Vector32](rstd, m2 L, count int, eps float32) error {
 //
 // The variance is the unbiased one, so count is at least 2. momentum is from 0 to 1, PyTorch's default 0.1; for its
 // momentum=None, the mean of all batches, pass 1/k with batch number k, from 1. Call it once for a batch, not again when a stage
-// is recomputed. All have one length. Operands lie on the CPU.
+// is recomputed. All have one length.
 func UpdateRunning[L snug.Vector32](runningMean, runningVar, mean, m2 L, count int, momentum float32) error {
 	return updateRunning(snug.ViewOf(runningMean), snug.ViewOf(runningVar), snug.ViewOf(mean), snug.ViewOf(m2), count, momentum)
 }
@@ -90,7 +92,7 @@ func UpdateRunning[L snug.Vector32](runningMean, runningVar, mean, m2 L, count i
 // where ← applies into, see [snug.Into]. Sums over blocks of elements are float32, and are added in float64.
 //
 // Shapes: dy and x as s says; mean and rstd [Channels]; sums [2·Channels]; dgamma and dbeta [Channels], or empty for
-// frozen parameters: []float32(nil). ws has at least BatchNormWorkspaceLen(s) elements. Operands lie on the CPU. Each worker
+// frozen parameters: []float32(nil). ws has at least BatchNormWorkspaceLen(s) elements. Each worker
 // holds 16 KiB.
 func BatchNormSums[L, G snug.Vector32, V snug.Vector](sums L, dgamma, dbeta G, dy, x V, mean, rstd L, s Image, into snug.Into, ws L) error {
 	return batchNormSums(snug.ViewOf(sums), snug.ViewOf(dgamma), snug.ViewOf(dbeta), snug.ViewOf(dy), snug.ViewOf(x),
@@ -107,7 +109,7 @@ func BatchNormSums[L, G snug.Vector32, V snug.Vector](sums L, dgamma, dbeta G, d
 //
 // Shapes: dx, dy and x as s says; mean, rstd and gamma [Channels]; sums [2·Channels], or empty: []float32(nil). count is at least 1.
 //
-// Aliasing: dx may be dy. Operands lie on the CPU. Each worker holds 24 KiB, and 16·Channels bytes where the channels are last.
+// Aliasing: dx may be dy. Each worker holds 24 KiB, and 16·Channels bytes where the channels are last.
 func BatchNormBackward[V snug.Vector, L snug.Vector32](dx, dy, x V, mean, rstd, sums L, gamma V, s Image, count int, into snug.Into) error {
 	return batchNormBackward(snug.ViewOf(dx), snug.ViewOf(dy), snug.ViewOf(x), snug.ViewOf(mean), snug.ViewOf(rstd), snug.ViewOf(sums),
 		snug.ViewOf(gamma), s, count, into)
@@ -129,11 +131,25 @@ func batchNorm(out, x, mean, rstd, gamma, beta snug.View, s Image) error {
 	check.f32(operand{"mean", mean}, operand{"rstd", rstd})
 	s.check(check, operand{"x", x}, operand{"out", out})
 	check.len(s.Channels, operand{"mean", mean}, operand{"rstd", rstd}, operand{"gamma", gamma}, operand{"beta", beta})
-	if err := check.onCPU(out, x, mean, rstd, gamma, beta); err != nil || s.Batch == 0 {
-		return err
+	return run(check, batchNormJob{out, x, mean, rstd, gamma, beta, s.whole()}, out, x, mean, rstd, gamma, beta)
+}
+
+type batchNormJob struct {
+	out, x, mean, rstd, gamma, beta snug.View
+
+	s Image
+}
+
+func (*batchNormJob) Kernel() string { return "fused.batch_norm" }
+
+func (j *batchNormJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.out, &j.x, &j.mean, &j.rstd, &j.gamma, &j.beta)
+}
+
+func (j batchNormJob) Run() {
+	if j.x.Len() > 0 {
+		normalizeArgs{j.s, j.out, j.x, j.gamma, j.beta, perChannel(j.mean, j.rstd)}.run()
 	}
-	normalizeArgs{s.whole(), out, x, gamma, beta, perChannel(mean, rstd)}.run()
-	return nil
 }
 
 // perChannel are statistics that all images share.
@@ -148,24 +164,36 @@ func batchMoments(mean, m2, x snug.View, s Image, ws snug.View) error {
 	s.check(check, operand{"x", x})
 	check.len(s.Channels, operand{"mean", mean}, operand{"m2", m2})
 	check.workspace(ws, BatchNormWorkspaceLen(s))
-	if err := check.onCPU(mean, m2, x, ws); err != nil {
-		return err
+	return run(check, batchMomentsJob{mean, m2, x, ws, s}, mean, m2, x, ws)
+}
+
+type batchMomentsJob struct {
+	mean, m2, x, ws snug.View
+
+	s Image
+}
+
+func (*batchMomentsJob) Kernel() string { return "fused.batch_moments" }
+
+func (j *batchMomentsJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.mean, &j.m2, &j.x, &j.ws)
+}
+
+func (j batchMomentsJob) Run() {
+	if j.s.Batch == 0 {
+		clear(j.mean.Float32s())
+		clear(j.m2.Float32s())
+		return
 	}
-	if s.Batch == 0 {
-		clear(mean.Float32s())
-		clear(m2.Float32s())
-		return nil
-	}
-	j := momentsArgs{s.whole(), x, ws.Float32s()}
-	j.run()
-	for c := range s.Channels {
+	all := momentsArgs{j.s.whole(), j.x, j.ws.Float32s()}
+	all.run()
+	for c := range j.s.Channels {
 		var m moments
-		for b := range j.s.Batch {
-			m.merge(j.channel(b, c))
+		for b := range all.s.Batch {
+			m.merge(all.channel(b, c))
 		}
-		mean.Float32s()[c], m2.Float32s()[c] = float32(m.mean), float32(m.m2)
+		j.mean.Float32s()[c], j.m2.Float32s()[c] = float32(m.mean), float32(m.m2)
 	}
-	return nil
 }
 
 func (c *checks) counts(least int, counts ...int) {
@@ -184,16 +212,31 @@ func mergeMoments(mean, m2 snug.View, count int, otherMean, otherM2 snug.View, o
 	if count > math.MaxInt-max(otherCount, 0) {
 		check.failf(snug.ErrShape, "counts of %d and %d elements, want fewer", count, otherCount)
 	}
-	if err := check.onCPU(mean, m2, otherMean, otherM2); err != nil {
+	if err := run(check, mergeMomentsJob{mean, m2, otherMean, otherM2, count, otherCount}, mean, m2, otherMean, otherM2); err != nil {
 		return 0, err
 	}
-	a, q := mean.Float32s(), m2.Float32s()
+	return count + otherCount, nil
+}
+
+type mergeMomentsJob struct {
+	mean, m2, otherMean, otherM2 snug.View
+
+	count, otherCount int
+}
+
+func (*mergeMomentsJob) Kernel() string { return "fused.merge_moments" }
+
+func (j *mergeMomentsJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.mean, &j.m2, &j.otherMean, &j.otherM2)
+}
+
+func (j mergeMomentsJob) Run() {
+	a, q := j.mean.Float32s(), j.m2.Float32s()
 	for c := range a {
-		m := moments{float64(count), float64(a[c]), float64(q[c])}
-		m.merge(moments{float64(otherCount), float64(otherMean.Float32s()[c]), float64(otherM2.Float32s()[c])})
+		m := moments{float64(j.count), float64(a[c]), float64(q[c])}
+		m.merge(moments{float64(j.otherCount), float64(j.otherMean.Float32s()[c]), float64(j.otherM2.Float32s()[c])})
 		a[c], q[c] = float32(m.mean), float32(m.m2)
 	}
-	return count + otherCount, nil
 }
 
 func batchRstd(rstd, m2 snug.View, count int, eps float32) error {
@@ -202,13 +245,24 @@ func batchRstd(rstd, m2 snug.View, count int, eps float32) error {
 	check.f32(operand{"rstd", rstd}, operand{"m2", m2})
 	check.len(m2.Len(), operand{"rstd", rstd})
 	check.counts(1, count)
-	if err := check.onCPU(rstd, m2); err != nil {
-		return err
+	return run(check, batchRstdJob{rstd, m2, count, eps}, rstd, m2)
+}
+
+type batchRstdJob struct {
+	rstd, m2 snug.View
+
+	count int
+	eps   float32
+}
+
+func (*batchRstdJob) Kernel() string { return "fused.batch_rstd" }
+
+func (j *batchRstdJob) Operands(yield func(*driver.Mem)) { device.Each(yield, &j.rstd, &j.m2) }
+
+func (j batchRstdJob) Run() {
+	for c, x := range j.m2.Float32s() {
+		j.rstd.Float32s()[c] = moments{n: float64(j.count), m2: float64(x)}.rstd(j.eps)
 	}
-	for c, x := range m2.Float32s() {
-		rstd.Float32s()[c] = moments{n: float64(count), m2: float64(x)}.rstd(eps)
-	}
-	return nil
 }
 
 func updateRunning(runningMean, runningVar, mean, m2 snug.View, count int, momentum float32) error {
@@ -219,16 +273,30 @@ func updateRunning(runningMean, runningVar, mean, m2 snug.View, count int, momen
 	check.f32(operand{"runningMean", runningMean}, operand{"runningVar", runningVar}, operand{"mean", mean}, operand{"m2", m2})
 	check.len(mean.Len(), operand{"runningMean", runningMean}, operand{"runningVar", runningVar}, operand{"m2", m2})
 	check.counts(2, count)
-	if err := check.onCPU(runningMean, runningVar, mean, m2); err != nil {
-		return err
+	return run(check, runningJob{runningMean, runningVar, mean, m2, count, float64(momentum)}, runningMean, runningVar, mean, m2)
+}
+
+type runningJob struct {
+	runningMean, runningVar, mean, m2 snug.View
+
+	count    int
+	momentum float64
+}
+
+func (*runningJob) Kernel() string { return "fused.update_running" }
+
+func (j *runningJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.runningMean, &j.runningVar, &j.mean, &j.m2)
+}
+
+func (j runningJob) Run() {
+	blend := func(running *float32, x float64) {
+		*running = float32((1-j.momentum)*float64(*running) + j.momentum*x)
 	}
-	k := float64(momentum)
-	blend := func(running *float32, x float64) { *running = float32((1-k)*float64(*running) + k*x) }
-	for c, x := range mean.Float32s() {
-		blend(&runningMean.Float32s()[c], float64(x))
-		blend(&runningVar.Float32s()[c], float64(m2.Float32s()[c])/float64(count-1))
+	for c, x := range j.mean.Float32s() {
+		blend(&j.runningMean.Float32s()[c], float64(x))
+		blend(&j.runningVar.Float32s()[c], float64(j.m2.Float32s()[c])/float64(j.count-1))
 	}
-	return nil
 }
 
 func batchNormSums(sums, dgamma, dbeta, dy, x, mean, rstd snug.View, s Image, into snug.Into, ws snug.View) error {
@@ -244,28 +312,48 @@ func batchNormSums(sums, dgamma, dbeta, dy, x, mean, rstd snug.View, s Image, in
 		check.len(s.Channels, operand{"dgamma", dgamma}, operand{"dbeta", dbeta})
 	}
 	check.workspace(ws, BatchNormWorkspaceLen(s))
-	if err := check.onCPU(sums, dgamma, dbeta, dy, x, mean, rstd, ws); err != nil {
-		return err
+	return run(check, batchNormSumsJob{sums, dgamma, dbeta, dy, x, mean, rstd, ws, s, into}, sums, dgamma, dbeta, dy, x, mean, rstd, ws)
+}
+
+type batchNormSumsJob struct {
+	sums, dgamma, dbeta, dy, x, mean, rstd, ws snug.View
+
+	s    Image
+	into snug.Into
+}
+
+func (*batchNormSumsJob) Kernel() string { return "fused.batch_norm_sums" }
+
+func (j *batchNormSumsJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.sums, &j.dgamma, &j.dbeta, &j.dy, &j.x, &j.mean, &j.rstd, &j.ws)
+}
+
+// image returns the shape that sums are over.
+func (j *batchNormSumsJob) image() Image {
+	s := j.s.whole()
+	if j.s.Batch == 0 {
+		s.Batch = 0
 	}
-	j := dotsArgs{s.whole(), dy, x, ws.Float32s(), perChannel(mean, rstd)}
-	if s.Batch == 0 {
-		j.s.Batch = 0
-	}
-	j.run()
-	for c := range s.Channels {
+	return s
+}
+
+func (j batchNormSumsJob) Run() {
+	d := dotsArgs{j.image(), j.dy, j.x, j.ws.Float32s(), perChannel(j.mean, j.rstd)}
+	d.run()
+	n, sums := d.s.Channels, j.sums.Float32s()
+	for c := range n {
 		sum, dot := 0.0, 0.0
-		for b := range j.s.Batch {
-			a, d := j.channel(b, c)
-			sum, dot = sum+a, dot+d
+		for b := range d.s.Batch {
+			a, x := d.channel(b, c)
+			sum, dot = sum+a, dot+x
 		}
-		dot *= float64(j.rstd[c])
-		sums.Float32s()[c], sums.Float32s()[s.Channels+c] = float32(sum), float32(dot)
-		if !frozen {
-			addParam(dgamma.Float32s(), c, dot, into)
-			addParam(dbeta.Float32s(), c, sum, into)
+		dot *= float64(d.rstd[c])
+		sums[c], sums[n+c] = float32(sum), float32(dot)
+		if j.dgamma.Len() > 0 {
+			addParam(j.dgamma.Float32s(), c, dot, j.into)
+			addParam(j.dbeta.Float32s(), c, sum, j.into)
 		}
 	}
-	return nil
 }
 
 func batchNormBackward(dx, dy, x, mean, rstd, sums, gamma snug.View, s Image, count int, into snug.Into) error {
@@ -277,13 +365,30 @@ func batchNormBackward(dx, dy, x, mean, rstd, sums, gamma snug.View, s Image, co
 	check.len(s.Channels, operand{"mean", mean}, operand{"rstd", rstd}, operand{"gamma", gamma})
 	check.lenIfAny(product(2, max(s.Channels, 0)), operand{"sums", sums})
 	check.counts(1, count)
-	if err := check.onCPU(dx, dy, x, mean, rstd, sums, gamma); err != nil || s.Batch == 0 {
-		return err
+	return run(check, batchNormBackwardJob{dx, dy, x, mean, rstd, sums, gamma, s.whole(), count, into}, dx, dy, x, mean, rstd, sums, gamma)
+}
+
+type batchNormBackwardJob struct {
+	dx, dy, x, mean, rstd, sums, gamma snug.View
+
+	s     Image
+	count int
+	into  snug.Into
+}
+
+func (*batchNormBackwardJob) Kernel() string { return "fused.batch_norm_backward" }
+
+func (j *batchNormBackwardJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.dx, &j.dy, &j.x, &j.mean, &j.rstd, &j.sums, &j.gamma)
+}
+
+func (j batchNormBackwardJob) Run() {
+	if j.x.Len() == 0 {
+		return
 	}
-	j := spreadArgs{s: s.whole(), dx: dx, dy: dy, x: x, gamma: gamma, into: into, statistics: perChannel(mean, rstd)}
-	if sums.Len() > 0 {
-		j.sums, j.count = sums.Float32s(), float64(count)
+	s := spreadArgs{s: j.s, dx: j.dx, dy: j.dy, x: j.x, gamma: j.gamma, into: j.into, statistics: perChannel(j.mean, j.rstd)}
+	if j.sums.Len() > 0 {
+		s.sums, s.count = j.sums.Float32s(), float64(j.count)
 	}
-	j.run()
-	return nil
+	s.run()
 }

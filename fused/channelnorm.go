@@ -3,6 +3,8 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
@@ -17,8 +19,7 @@ import (
 // Shapes: x and out as s says; gamma and beta [Channels]; mean and rstd [Batch, Positions], which [ChannelNormBackward] needs, 8
 // bytes a position.
 //
-// Aliasing: out may be x. The variance is taken as in [GroupNorm]. eps must be finite and not negative. Operands lie on the
-// CPU. Each worker holds 140 KiB.
+// Aliasing: out may be x. The variance is taken as in [GroupNorm]. eps must be finite and not negative. Each worker holds 140 KiB.
 func ChannelNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, beta V, s Image, eps float32) error {
 	return channelNorm(snug.ViewOf(out), snug.ViewOf(mean), snug.ViewOf(rstd), snug.ViewOf(x), snug.ViewOf(gamma), snug.ViewOf(beta), s, eps)
 }
@@ -29,7 +30,7 @@ func ChannelNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, 
 // Shapes: dx, dy and x as s says; mean and rstd [Batch, Positions]; gamma, dgamma and dbeta [Channels]. With frozen parameters
 // dgamma and dbeta may be empty: []float32(nil). ws has at least ChannelNormWorkspaceLen(s) elements.
 //
-// Aliasing: dx may be dy. Operands lie on the CPU. Each worker holds 24 KiB.
+// Aliasing: dx may be dy. Each worker holds 24 KiB.
 func ChannelNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma, dbeta G, dy, x V, mean, rstd L, gamma V, s Image, into GradsInto, ws L) error {
 	return channelNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dbeta), snug.ViewOf(dy), snug.ViewOf(x),
 		snug.ViewOf(mean), snug.ViewOf(rstd), snug.ViewOf(gamma), s, into, snug.ViewOf(ws))
@@ -69,28 +70,33 @@ func channelNorm(out, mean, rstd, x, gamma, beta snug.View, s Image, eps float32
 	s.check(check, operand{"x", x}, operand{"out", out})
 	check.len(product(max(s.Batch, 0), max(s.Positions, 0)), operand{"mean", mean}, operand{"rstd", rstd})
 	check.len(s.Channels, operand{"gamma", gamma}, operand{"beta", beta})
-	if err := check.onCPU(out, mean, rstd, x, gamma, beta); err != nil {
-		return err
-	}
-	if s = s.rows(); s.ChannelsLast {
+	check.device(out, mean, rstd, x, gamma, beta)
+	if check.err == nil && s.rows().ChannelsLast {
 		return layerNorm(out, mean, rstd, x, gamma, beta, eps)
 	}
-	channelNormTask.Run(s.tiles(), channelNormArgs{s, out, x, gamma, beta, mean.Float32s(), rstd.Float32s(), eps})
-	return nil
+	return run(check, channelNormJob{out, mean, rstd, x, gamma, beta, s, eps}, out, mean, rstd, x, gamma, beta)
 }
 
-type channelNormArgs struct {
-	s                   Image
-	out, x, gamma, beta snug.View
-	mean, rstd          []float32
-	eps                 float32
+type channelNormJob struct {
+	out, mean, rstd, x, gamma, beta snug.View
+
+	s   Image
+	eps float32
 }
 
-var channelNormTask = cpu.NewTask(func(j *channelNormArgs, item int) {
+func (*channelNormJob) Kernel() string { return "fused.channel_norm" }
+
+func (j *channelNormJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta)
+}
+
+func (j channelNormJob) Run() { channelNormTask.Run(j.s.tiles(), j) }
+
+var channelNormTask = cpu.NewTask(func(j *channelNormJob, item int) {
 	s, k := &j.s, rowwise.Registry.Best()
 	b, lo, hi := s.tile(item)
 	n, rows := hi-lo, b*s.Channels
-	mean, rstd := j.mean[b*s.Positions+lo:][:n], j.rstd[b*s.Positions+lo:][:n]
+	mean, rstd := j.mean.Float32s()[b*s.Positions+lo:][:n], j.rstd.Float32s()[b*s.Positions+lo:][:n]
 	t := columnTile{x: j.x, cols: s.Positions, from: lo, width: n, joined: 1}
 	t.moments(rows, rows+s.Channels, func(c int, m moments) { mean[c], rstd[c] = float32(m.mean), m.rstd(j.eps) })
 	buf := scratch.Get(2 * n)
@@ -119,31 +125,46 @@ func channelNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, 
 		check.len(s.Channels, operand{"dgamma", dgamma}, operand{"dbeta", dbeta})
 		check.workspace(ws, ChannelNormWorkspaceLen(s))
 	}
-	if err := check.onCPU(dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws); err != nil {
-		return err
-	}
-	if s = s.rows(); s.ChannelsLast {
+	check.device(dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws)
+	if check.err == nil && s.rows().ChannelsLast {
 		return layerNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma, into, ws)
 	}
-	j := channelGradArgs{s: s, dx: dx, dy: dy, x: x, gamma: gamma, mean: mean.Float32s(), rstd: rstd.Float32s(), into: resolved.Input}
+	return run(check, channelNormBackwardJob{dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws, s, resolved}, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws)
+}
+
+type channelNormBackwardJob struct {
+	dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws snug.View
+
+	s    Image
+	into GradsInto
+}
+
+func (*channelNormBackwardJob) Kernel() string { return "fused.channel_norm_backward" }
+
+func (j *channelNormBackwardJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.dx, &j.dgamma, &j.dbeta, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma, &j.ws)
+}
+
+func (j channelNormBackwardJob) Run() {
+	s, frozen := j.s, j.dgamma.Len() == 0
+	g := channelGradArgs{s: s, dx: j.dx, dy: j.dy, x: j.x, gamma: j.gamma, mean: j.mean.Float32s(), rstd: j.rstd.Float32s(), into: j.into.Input}
 	parts := cpu.Chunks(s.tiles(), s.partTiles())
 	if !frozen {
-		j.ws = ws.Float32s()[:parts*4*s.Channels]
+		g.ws = j.ws.Float32s()[:parts*4*s.Channels]
 	}
-	channelGradTask.Run(parts, j)
+	channelGradTask.Run(parts, g)
 	if frozen {
-		return nil
+		return
 	}
 	for c := range s.Channels {
 		sum, dot := 0.0, 0.0
 		for part := range parts {
-			at := j.part(part)[4*c:][:4]
+			at := g.part(part)[4*c:][:4]
 			sum, dot = sum+float64(at[0])+float64(at[1]), dot+float64(at[2])+float64(at[3])
 		}
-		addParam(dgamma.Float32s(), c, dot, resolved.Params)
-		addParam(dbeta.Float32s(), c, sum, resolved.Params)
+		addParam(j.dgamma.Float32s(), c, dot, j.into.Params)
+		addParam(j.dbeta.Float32s(), c, sum, j.into.Params)
 	}
-	return nil
 }
 
 type channelGradArgs struct {

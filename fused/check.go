@@ -171,14 +171,6 @@ func run[J interface{ Run() }, P interface {
 	return device.Run[J, P](dev, job)
 }
 
-// onCPU returns the error of the checks, or of operands that are not on the CPU, for functions without kernels elsewhere.
-func (c *checks) onCPU(views ...snug.View) error {
-	if dev := c.device(views...); c.err == nil && !dev.IsCPU() {
-		c.failf(snug.ErrDevice, "operands are on %v, want the CPU", dev)
-	}
-	return c.err
-}
-
 // product returns a·b for a, b ≥ 0, or MaxInt, which no vector has, when it
 // overflows.
 func product(a, b int) int {

@@ -5,6 +5,8 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // Dice is the soft Dice loss of rows of logits x and targets t, from 0 to 1 (Milletari et al., "V-Net", 2016). With p = σ(x) and sums
@@ -26,8 +28,8 @@ type Dice struct {
 
 // DiceLoss returns the loss without gradients, for evaluation. Targets of the Loss counts rows that are not ignored.
 //
-// x and targets are [rows, Cols]. NaN and infinities propagate by the equations. Sums are float64, of float32 exponentials.
-// Operands lie on the CPU. Each worker holds 16 KiB.
+// x and targets are [rows, Cols]. NaN and infinities propagate by the equations. Sums are float64, of float32 exponentials,
+// and on other devices than the CPU float32, for up to 2^32 − 2^24 elements, else [snug.ErrNotBuilt]. Each worker holds 16 KiB.
 func DiceLoss[V snug.Vector](c Dice, x, targets V) (Loss, error) {
 	return c.launch("DiceLoss", snug.View{}, snug.ViewOf(x), snug.ViewOf(targets), 0, false)
 }
@@ -52,13 +54,52 @@ func (c Dice) launch(op string, dx, x, targets snug.View, gradScale float32, gra
 	if c.Weights != nil {
 		check.same("Weights", len(c.Weights), "rows of x", rows)
 	}
-	if err := check.onCPU(dx, x, targets); err != nil {
-		return Loss{}, err
+	dev := check.device(dx, x, targets)
+	if check.err != nil {
+		return Loss{}, check.err
+	}
+	j := diceArgs{c: c, dx: dx, x: x, targets: targets, scale: gradScale, gradients: gradients}
+	if !dev.IsCPU() {
+		return j.launch(op, dev, rows)
 	}
 	sums := scratch.Get(2 * rows)
 	defer scratch.Put(sums)
-	diceTask.Run(rows, diceArgs{c, dx, x, targets, gradScale, gradients, *sums})
+	j.sums, j.weights = *sums, c.Weights
+	diceTask.Run(rows, j)
 	return collect(countWeights(rows, c.Weights), c.Losses, *sums), nil
+}
+
+// diceJob is diceArgs for a device, with the weights there.
+type diceJob struct {
+	diceArgs
+	lossParts
+	weightsOn snug.View
+}
+
+func (j diceArgs) launch(op string, dev *snug.Device, rows int) (loss Loss, err error) {
+	loss = countWeights(rows, j.c.Weights)
+	if rows == 0 {
+		return loss, nil
+	}
+	job := &diceJob{diceArgs: j}
+	loss.Sum, err = launchParts(op, dev, job, &job.lossParts, rows, j.c.Losses, weightsUpload(nil, j.c.Weights, &job.weightsOn))
+	if err != nil {
+		return Loss{}, err
+	}
+	return loss, nil
+}
+
+func (*diceJob) Kernel() string { return "fused.dice" }
+
+func (j *diceJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.dx, &j.x, &j.targets, &j.parts, &j.total, &j.weightsOn)
+}
+
+func (j *diceJob) Run() {
+	a, rows := j.diceArgs, j.x.Len()/j.c.Cols
+	a.sums, a.weights = make([]float32, 2*rows), j.weightsOn.Float32s()
+	diceTask.Run(rows, a)
+	j.putTotal(a.sums)
 }
 
 type diceArgs struct {
@@ -67,6 +108,7 @@ type diceArgs struct {
 	scale          float32
 	gradients      bool
 	sums           []float32
+	weights        []float32 // those of c
 }
 
 var diceTask = cpu.NewTask(func(j *diceArgs, row int) {
@@ -74,7 +116,7 @@ var diceTask = cpu.NewTask(func(j *diceArgs, row int) {
 	defer scratch.Put(buf)
 	weight := 1.0
 	if j.c.Weights != nil {
-		weight = float64(j.c.Weights[row])
+		weight = float64(j.weights[row])
 	}
 	putSum(j.sums, row, 0)
 	var factors diceFactors

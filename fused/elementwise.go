@@ -6,6 +6,8 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
@@ -67,8 +69,9 @@ type Elementwise struct {
 // Weight is the sum of their weights, so that its Mean is PyTorch's reduction='mean' where no Weights are given.
 //
 // x and targets have one length. NaN and infinities propagate by the equations. The loss of an element is float64 of a
-// float32 exponential, and sums are float64, in an order that depends on the length alone. Operands lie on the CPU. Each
-// worker holds 24 KiB.
+// float32 exponential, and sums are float64, in an order that depends on the length alone. On other devices than
+// the CPU both are float32 in parts, which are added with their rounding errors, for up
+// to 2^32 − 2^24 elements, else [snug.ErrNotBuilt]. Each worker holds 24 KiB.
 func ElementwiseLoss[V snug.Vector](c Elementwise, x, targets V) (Loss, error) {
 	return c.launch("ElementwiseLoss", snug.View{}, snug.ViewOf(x), snug.ViewOf(targets), 0, false)
 }
@@ -143,17 +146,62 @@ func (c Elementwise) launch(op string, dx, x, targets snug.View, gradScale float
 	if c.Weights != nil {
 		check.divides("Weights", len(c.Weights), x.Len())
 	}
-	if err := check.onCPU(dx, x, targets); err != nil {
-		return Loss{}, err
+	dev := check.device(dx, x, targets)
+	if check.err != nil {
+		return Loss{}, check.err
 	}
 	n := x.Len()
 	j := elementwiseArgs{c: c, dx: dx, x: x, targets: targets, scale: gradScale, gradients: gradients, part: max(minLossPart, cpu.Chunks(n, maxParts))}
+	if !dev.IsCPU() {
+		return j.launch(op, dev)
+	}
+	j.weights, j.factors = c.Weights, c.PosWeight
 	parts := cpu.Chunks(n, j.part)
 	sums := scratch.Get(2 * parts)
 	defer scratch.Put(sums)
 	j.sums = *sums
 	elementwiseTask.Run(parts, j)
 	return collect(countWeights(n, c.Weights), c.Losses, j.sums), nil
+}
+
+// elementwiseJob is elementwiseArgs for a device, with the factors and weights there.
+type elementwiseJob struct {
+	elementwiseArgs
+	lossParts
+	factorsOn, weightsOn snug.View
+}
+
+func (j elementwiseArgs) launch(op string, dev *snug.Device) (loss Loss, err error) {
+	loss = countWeights(j.x.Len(), j.c.Weights)
+	if j.x.Len() == 0 {
+		return loss, nil
+	}
+	j.part = max(minLossPart, cpu.Chunks(j.x.Len(), deviceLossParts))
+	job := &elementwiseJob{elementwiseArgs: j}
+	uploads := weightsUpload(weightsUpload(nil, j.c.Weights, &job.weightsOn), j.c.PosWeight, &job.factorsOn)
+	loss.Sum, err = launchParts(op, dev, job, &job.lossParts, cpu.Chunks(j.x.Len(), j.part), j.c.Losses, uploads)
+	if err != nil {
+		return Loss{}, err
+	}
+	return loss, nil
+}
+
+// deviceLossParts is how many parts a sum on a device has at most.
+const deviceLossParts = 1024
+
+func (*elementwiseJob) Kernel() string { return "fused.elementwise" }
+
+func (j *elementwiseJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.dx, &j.x, &j.targets, &j.parts, &j.total, &j.factorsOn, &j.weightsOn)
+}
+
+func (j *elementwiseJob) Run() {
+	a := j.elementwiseArgs
+	a.weights, a.factors = j.weightsOn.Float32s(), j.factorsOn.Float32s()
+	parts := cpu.Chunks(a.x.Len(), a.part)
+	a.sums = make([]float32, 2*parts)
+	elementwiseTask.Run(parts, a)
+	j.putTotal(a.sums)
 }
 
 // countWeights returns the Loss of n elements, without its sum.
@@ -197,6 +245,8 @@ type elementwiseArgs struct {
 	gradients      bool
 	part           int
 	sums           []float32
+
+	weights, factors []float32 // those of c
 }
 
 // lossBlock is how many elements a loop does at a time.
@@ -230,7 +280,7 @@ func (j *elementwiseArgs) weight(i int) float32 {
 	if j.c.Weights == nil {
 		return 1
 	}
-	return j.c.Weights[i/(j.x.Len()/len(j.c.Weights))]
+	return j.weights[i/(j.x.Len()/len(j.weights))]
 }
 
 // distances sets grads to the weighted derivatives of losses of x − t, and returns their sum.
@@ -284,7 +334,7 @@ func (j *elementwiseArgs) logistic(at int, x, t, grads, e []float32) (sum float6
 		p, rest := probabilities(x, float64(e[i]))
 		pos := 1.0
 		if j.c.PosWeight != nil {
-			pos = float64(j.c.PosWeight[(at+i)/j.c.Positions%len(j.c.PosWeight)])
+			pos = float64(j.factors[(at+i)/j.c.Positions%len(j.factors)])
 		}
 		// −log p and −log(1 − p) are logs + max(−x, 0) and logs + max(x, 0)
 		logs := log1p(float64(e[i]))

@@ -369,28 +369,6 @@ func TestWrongDevices(t *testing.T) {
 	}
 }
 
-// hostOnly are the functions without kernels for other devices.
-var hostOnly = []string{
-	"Activate", "ActivateBackward", "GroupNorm", "GroupNormBackward", "ChannelNorm", "ChannelNormBackward", "BatchMoments", "MergeMoments",
-	"BatchRstd", "UpdateRunning", "BatchNorm", "BatchNormSums", "BatchNormBackward", "ElementwiseLoss", "ElementwiseBackward", "DiceLoss", "DiceBackward",
-}
-
-func TestHostOnly(t *testing.T) {
-	dev := kerneltest.Backends(t)[2].Dev
-	for _, name := range hostOnly {
-		c, on := newCall(), newCall()
-		for operand, v := range c.v {
-			a, err := snug.Make[float32](dev, v.Len())
-			require.NoError(t, err)
-			defer func() { require.NoError(t, a.Close()) }()
-			on.v[operand] = a.View()
-		}
-		err := functions[name](on)
-		require.ErrorIs(t, err, snug.ErrDevice)
-		require.ErrorContains(t, err, "want the CPU")
-	}
-}
-
 func TestWrongConfiguration(t *testing.T) {
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
 	for _, bad := range []float32{nan, inf, -inf} {

@@ -36,9 +36,7 @@
 // [Route], [Group], [AddRows] and [AuxLoss] are the parts of a mixture of experts other than the matrix products of the
 // experts. The example of Route joins them.
 //
-// Functions of an [Image] take activations of convolutions, with the channels first or last, as package conv has them. These
-// functions, [Activate], and the losses [ElementwiseBackward] and [DiceBackward] run on the CPU; operands on another device
-// give [snug.ErrDevice].
+// Functions of an [Image] take activations of convolutions, with the channels first or last, as package conv has them.
 //
 // # Types
 //
@@ -69,7 +67,8 @@
 //
 // Tokens, targets, experts and pairs are host slices. A device other than the CPU uploads them for the call, 4
 // bytes each, into memory that it lends until the kernel has run. It keeps such memory for later calls with as many, and
-// gives it back when it is closed or when an array needs it. The loss comes back through 8 bytes.
+// gives it back when it is closed or when an array needs it. So it does with the weights of losses of elements, and lends 4 bytes for
+// each part of their sum, of up to 1,024, or for each row of Dice. The loss comes back through 8 bytes.
 //
 // # Errors
 //

@@ -3,6 +3,8 @@ package fused
 import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
+	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/driver"
 )
 
 // GroupNorm normalizes groups of channels of each image to mean 0 and variance 1, and scales and shifts the channels (Wu and He,
@@ -18,7 +20,7 @@ import (
 // a group. groups divides Channels. ws has at least GroupNormWorkspaceLen(s) elements.
 //
 // Aliasing: out may be x. Squares are of distances from the mean of a block of elements, whose moments are merged in float64: a
-// large mean does not cancel the variance. eps must be finite and not negative. Operands lie on the CPU. Each worker holds
+// large mean does not cancel the variance. eps must be finite and not negative.  Each worker holds
 // 140 KiB, and 16·Channels bytes where the channels are last.
 func GroupNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, beta V, s Image, groups int, eps float32, ws L) error {
 	return groupNorm(snug.ViewOf(out), snug.ViewOf(mean), snug.ViewOf(rstd), snug.ViewOf(x), snug.ViewOf(gamma), snug.ViewOf(beta), s, groups, eps, snug.ViewOf(ws))
@@ -36,7 +38,7 @@ func GroupNorm[V snug.Vector, L snug.Vector32](out V, mean, rstd L, x, gamma, be
 // Shapes: dx, dy and x as s says; mean and rstd [Batch, groups]; gamma, dgamma and dbeta [Channels]. With frozen parameters dgamma
 // and dbeta may be empty: []float32(nil). ws has at least GroupNormWorkspaceLen(s) elements.
 //
-// Aliasing: dx may be dy. Operands lie on the CPU. Each worker holds 24 KiB, and 20·Channels bytes where the channels are last.
+// Aliasing: dx may be dy.  Each worker holds 24 KiB, and 20·Channels bytes where the channels are last.
 func GroupNormBackward[V snug.Vector, G, L snug.Vector32](dx V, dgamma, dbeta G, dy, x V, mean, rstd L, gamma V, s Image, groups int, into GradsInto, ws L) error {
 	return groupNormBackward(snug.ViewOf(dx), snug.ViewOf(dgamma), snug.ViewOf(dbeta), snug.ViewOf(dy), snug.ViewOf(x),
 		snug.ViewOf(mean), snug.ViewOf(rstd), snug.ViewOf(gamma), s, groups, into, snug.ViewOf(ws))
@@ -69,19 +71,37 @@ func groupNorm(out, mean, rstd, x, gamma, beta snug.View, s Image, groups int, e
 	check.len(s.Channels, operand{"gamma", gamma}, operand{"beta", beta})
 	stats := s.checkGroups(check, groups, mean, rstd)
 	check.workspace(ws, GroupNormWorkspaceLen(s))
-	if err := check.onCPU(out, mean, rstd, x, gamma, beta, ws); err != nil || s.Batch == 0 {
-		return err
+	return run(check, groupNormJob{out, mean, rstd, x, gamma, beta, ws, s.rows(), stats, eps}, out, mean, rstd, x, gamma, beta, ws)
+}
+
+type groupNormJob struct {
+	out, mean, rstd, x, gamma, beta, ws snug.View
+
+	s     Image
+	stats statistics
+	eps   float32
+}
+
+func (*groupNormJob) Kernel() string { return "fused.group_norm" }
+
+func (j *groupNormJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta, &j.ws)
+}
+
+func (j groupNormJob) Run() {
+	if j.s.Batch == 0 {
+		return
 	}
-	s = s.rows()
-	stats.mean, stats.rstd = mean.Float32s(), rstd.Float32s()
-	j := momentsArgs{s, x, ws.Float32s()}
+	s, stats := j.s, j.stats
+	groups := stats.perImage
+	stats.mean, stats.rstd = j.mean.Float32s(), j.rstd.Float32s()
+	m := momentsArgs{s, j.x, j.ws.Float32s()}
 	if !s.ChannelsLast { // whose groups are planes
-		j.s.Channels, j.s.Positions = groups, stats.width*s.Positions
+		m.s.Channels, m.s.Positions = groups, stats.width*s.Positions
 	}
-	j.run()
-	groupMomentsTask.Run(cpu.Chunks(s.Batch*groups, itemRows(j.s.Channels/groups)), groupMomentsArgs{j, stats, s.Batch, eps})
-	normalizeArgs{s, out, x, gamma, beta, stats}.run()
-	return nil
+	m.run()
+	groupMomentsTask.Run(cpu.Chunks(s.Batch*groups, itemRows(m.s.Channels/groups)), groupMomentsArgs{m, stats, s.Batch, j.eps})
+	normalizeArgs{s, j.out, j.x, j.gamma, j.beta, stats}.run()
 }
 
 // groupMomentsArgs is a loop over groups, which takes their statistics from those of their channels.
@@ -118,29 +138,42 @@ func groupNormBackward(dx, dgamma, dbeta, dy, x, mean, rstd, gamma snug.View, s 
 	}
 	stats := s.checkGroups(check, groups, mean, rstd)
 	check.workspace(ws, GroupNormWorkspaceLen(s))
-	if err := check.onCPU(dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws); err != nil {
-		return err
-	}
-	s = s.rows()
-	stats.mean, stats.rstd = mean.Float32s(), rstd.Float32s()
-	all := ws.Float32s()
-	sums := s.columnsLen(4)
-	j := groupGradArgs{dotsArgs{s, dy, x, all[:sums], stats}, gamma, all[sums:][:s.Batch*groups], all[sums+s.Batch*groups:][:s.Batch*groups]}
-	j.run()
-	groupGradTask.Run(cpu.Chunks(s.Batch*groups, itemRows(stats.width)), j)
-	if !frozen {
+	return run(check, groupNormBackwardJob{dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws, s.rows(), stats, into}, dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws)
+}
+
+type groupNormBackwardJob struct {
+	dx, dgamma, dbeta, dy, x, mean, rstd, gamma, ws snug.View
+
+	s     Image
+	stats statistics
+	into  GradsInto
+}
+
+func (*groupNormBackwardJob) Kernel() string { return "fused.group_norm_backward" }
+
+func (j *groupNormBackwardJob) Operands(yield func(*driver.Mem)) {
+	device.Each(yield, &j.dx, &j.dgamma, &j.dbeta, &j.dy, &j.x, &j.mean, &j.rstd, &j.gamma, &j.ws)
+}
+
+func (j groupNormBackwardJob) Run() {
+	s, stats, all := j.s, j.stats, j.ws.Float32s()
+	n, sums := s.Batch*stats.perImage, s.columnsLen(4)
+	stats.mean, stats.rstd = j.mean.Float32s(), j.rstd.Float32s()
+	g := groupGradArgs{dotsArgs{s, j.dy, j.x, all[:sums], stats}, j.gamma, all[sums:][:n], all[sums+n:][:n]}
+	g.run()
+	groupGradTask.Run(cpu.Chunks(n, itemRows(stats.width)), g)
+	if j.dgamma.Len() > 0 {
 		for c := range s.Channels {
 			dg, db := 0.0, 0.0
 			for b := range s.Batch {
-				sum, dot := j.channel(b, c)
+				sum, dot := g.channel(b, c)
 				dg, db = dg+dot*float64(stats.rstd[stats.at(b, c)]), db+sum
 			}
-			addParam(dgamma.Float32s(), c, dg, into.Params)
-			addParam(dbeta.Float32s(), c, db, into.Params)
+			addParam(j.dgamma.Float32s(), c, dg, j.into.Params)
+			addParam(j.dbeta.Float32s(), c, db, j.into.Params)
 		}
 	}
-	spreadArgs{s: s, dx: dx, dy: dy, x: x, gamma: gamma, slope: j.slope, offset: j.offset, into: into.Input, statistics: stats}.run()
-	return nil
+	spreadArgs{s: s, dx: j.dx, dy: j.dy, x: j.x, gamma: j.gamma, slope: g.slope, offset: g.offset, into: j.into.Input, statistics: stats}.run()
 }
 
 // groupGradArgs is a loop over groups, which takes from the sums of their channels what subtracts the means from the gradient.

@@ -9,7 +9,8 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// Image is the shape of what lies between convolutions of any dimension. Channels and Positions are at least 1.
+// Image is the shape of what lies between convolutions of any dimension. Channels and Positions are at least 1. Kernels of other
+// devices than the CPU count its elements in 32 bits: they refuse more than 2^32 − 2^24 with [snug.ErrNotBuilt].
 type Image struct {
 	Batch     int
 	Channels  int

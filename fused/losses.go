@@ -22,8 +22,9 @@ const lossSlots = 64
 // losses before.
 type Losses struct {
 	dev   *snug.Device // of the sums that are on the way
-	sums  snug.View    // lossSlots doubles
+	sums  snug.View    // lossSlots doubles, or pairs of float32
 	n     int          // of sums on the way
+	pairs uint64       // a bit for each slot that has a pair
 	known float64      // the sum of those that came
 }
 
@@ -35,7 +36,7 @@ func (l *Losses) Take() (float64, error) {
 	}
 	err := l.bring()
 	sum := l.known
-	l.known, l.n, l.dev = 0, 0, nil
+	l.known, l.n, l.pairs, l.dev = 0, 0, 0, nil
 	if l.sums.Len() > 0 {
 		err = errors.Join(err, device.Return(l.sums))
 		l.sums = snug.View{}
@@ -57,8 +58,12 @@ func (l *Losses) bring() error {
 	if err := snug.Copy(snug.SliceView(bytes), sums); err != nil {
 		return err
 	}
-	for ; len(bytes) > 0; bytes = bytes[8:] {
-		l.known += math.Float64frombits(binary.LittleEndian.Uint64(bytes))
+	for ; len(bytes) > 0; bytes, l.pairs = bytes[8:], l.pairs>>1 {
+		if l.pairs&1 != 0 {
+			l.known += pairOf(bytes)
+		} else {
+			l.known += math.Float64frombits(binary.LittleEndian.Uint64(bytes))
+		}
 	}
 	l.n = 0
 	return nil

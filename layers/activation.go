@@ -19,7 +19,7 @@ type Activation struct {
 	onto          bool // the output may overwrite x, which plainBackward then takes for x
 }
 
-// The activations of package fused. Those without a gate that are not GELU run on the CPU.
+// The activations of package fused.
 var (
 	SiLU     = silu() // x·sigmoid(x); of a gate SwiGLU
 	GELUTanh = Activation{plain: fused.BiasGELU[snug.View], plainBackward: fused.BiasGELUBackward[snug.View, snug.View, snug.View],

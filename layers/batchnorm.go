@@ -10,7 +10,7 @@ import (
 
 // BatchNorm normalizes the channels of rows that are images, signals or volumes, see [fused.BatchNorm]. In Backprop the statistics
 // are those of the rows of the micro-batch, in evaluation the running averages, which each micro-batch of Backprop updates once,
-// whatever is computed again. It runs on the CPU.
+// whatever is computed again. Backprop runs on the CPU, where the statistics lie; evaluation runs on any device.
 //
 // The averages follow PyTorch's rules, with the unbiased variance. Mean and Var may be read and set between the calls of a model; as
 // parameters that do not train they are loaded and saved with the others. Statistics that are not finite, which make gradients

@@ -8,7 +8,7 @@ import (
 )
 
 // GroupNorm normalizes groups of channels of rows that are images, signals or volumes, see [fused.GroupNorm]: one group is a
-// LayerNorm of the whole, as many groups as channels an InstanceNorm. It runs on the CPU.
+// LayerNorm of the whole, as many groups as channels an InstanceNorm.
 type GroupNorm struct {
 	Weight, Bias *Param // factors and shifts of the channels
 	Groups       int

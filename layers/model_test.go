@@ -415,23 +415,10 @@ func TestModelOnDevices(t *testing.T) {
 		m, s := everything(t, Options{Seed: 3, Device: p.Dev})
 		host, _ := everything(t, Options{Seed: 3})
 		want := gradientsOf(t, host, s)
-		g := gradientsOn{}
-		for name, v := range m.Trainable() {
-			dev, free, err := snug.MakeView(v.Device(), snug.F32, v.Len())
-			require.NoError(t, err)
-			defer func() { require.NoError(t, free()) }()
-			require.NoError(t, snug.Copy(dev, make([]float32, v.Len())))
-			g[name] = dev
-		}
+		g := onDevice(t, m)
 		_, err := m.Backprop(context.Background(), s, 1, g)
 		require.NoError(t, err)
-		for name, v := range g {
-			got := make([]float32, v.Len())
-			require.NoError(t, snug.Copy(got, v))
-			for i := range got {
-				require.InDelta(t, want[name][i], got[i], 1e-4, "%s %d", name, i)
-			}
-		}
+		g.requireNear(t, want)
 		out, on := make([]float32, len(s.Tokens)*modelWidth), make([]float32, len(s.Tokens)*modelWidth)
 		require.NoError(t, host.Predict(context.Background(), out, s))
 		require.NoError(t, m.Predict(context.Background(), on, s))
@@ -442,8 +429,60 @@ func TestModelOnDevices(t *testing.T) {
 	})
 }
 
+// TestImagesOnDevices: so do layers for images.
+//
+//check:in emulated
+func TestImagesOnDevices(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		layer := func(name string, s conv.Shape) Layer {
+			s.Dims, s.Kernel = 2, [3]int{3, 3}
+			return NewConv(name, s.Same(), true)
+		}
+		window := conv.PoolShape{Channels: 4, Dims: 2, Size: [3]int{6, 6}, Kernel: [3]int{2, 2}}
+		model := func(dev *snug.Device) *Model {
+			m, err := NewModel(2*36, MSE{}, Options{Seed: 5, Device: dev},
+				layer("a", conv.Shape{In: 2, Out: 4, Size: [3]int{6, 6}}), ReLU, MaxPool{window}, NewGroupNorm("norm", 2, 4, 9),
+				layer("up", conv.Shape{In: 4, Out: 3, Size: [3]int{3, 3}, Stride: [3]int{2, 2}, Transposed: true}), SiLU,
+				Resize{conv.ResizeShape{Channels: 3, Dims: 2, Size: [3]int{6, 6}, Out: [3]int{4, 5}, Interpolation: conv.Linear}},
+				AvgPool{conv.PoolShape{Channels: 3, Dims: 2, Size: [3]int{4, 5}, Adaptive: [3]int{2, 2}}})
+			require.NoError(t, err)
+			return m
+		}
+		m, host := model(p.Dev), model(nil)
+		s := Sample{X: kerneltest.Normal(1, 3*72), Y: kerneltest.Normal(2, 3*12)}
+		want, g := gradientsOf(t, host, s), onDevice(t, m)
+		_, err := m.Backprop(context.Background(), s, 1, g)
+		require.NoError(t, err)
+		g.requireNear(t, want)
+		require.NoError(t, m.Close())
+	})
+}
+
 // gradientsOn is a window on a device.
 type gradientsOn map[string]snug.View
+
+// onDevice makes one of zeros for a model, which the end of the test frees.
+func onDevice(t *testing.T, m *Model) gradientsOn {
+	g := gradientsOn{}
+	for name, v := range m.Trainable() {
+		dev, free, err := snug.MakeView(v.Device(), snug.F32, v.Len())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, free()) })
+		require.NoError(t, snug.Copy(dev, make([]float32, v.Len())))
+		g[name] = dev
+	}
+	return g
+}
+
+func (g gradientsOn) requireNear(t *testing.T, want gradients) {
+	for name, v := range g {
+		got := make([]float32, v.Len())
+		require.NoError(t, snug.Copy(got, v))
+		for i := range got {
+			require.InDelta(t, want[name][i], got[i], 1e-4, "%s %d", name, i)
+		}
+	}
+}
 
 func (g gradientsOn) Into(name string) (snug.View, snug.Into, error) {
 	return g[name], snug.Into{Beta: 1}, nil

@@ -4,8 +4,12 @@
 #include "exp.h"
 
 #include "activations.h"
+#include "activate.h"
 #include "head.h"
+#include "losses.h"
 #include "losssum.h"
+#include "image_norms.h"
+#include "channel_norm.h"
 #include "norms.h"
 #include "norm_grads.h"
 #include "route.h"

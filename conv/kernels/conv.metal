@@ -1,0 +1,2 @@
+#include "metal.h"
+#include "conv.h"
