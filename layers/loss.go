@@ -34,54 +34,30 @@ func (MSE) Check(int) error { return nil }
 // Params implements [Loss].
 func (MSE) Params(func(*Param) bool) {}
 
-// residual returns y - Sample.Y, and the loss.
-func (MSE) residual(p *Pass, y *Tensor, s Sample) (d *Tensor, loss fused.Loss) {
-	width := p.width(y)
-	d = p.Get(width)
-	p.Do(func() error {
-		if len(s.Y) != y.Len() {
-			return fmt.Errorf("the sample has %d elements of Y, want %d rows of %d: %w", len(s.Y), p.rows, width, snug.ErrShape)
-		}
-		host := make([]float32, len(s.Y))
-		for i, t := range s.Y {
-			host[i] = -t
-		}
-		if err := p.set(d.View, host); err != nil {
-			return err
-		}
-		if err := fused.Add(d.View, y.View, d.View); err != nil {
-			return err
-		}
-		if err := p.read(host, d.View); err != nil {
-			return err
-		}
-		for _, r := range host {
-			loss.Sum += float64(r) * float64(r) / float64(width)
-		}
-		loss.Targets, loss.Weight = p.rows, float64(p.rows)
-		return nil
-	})
-	return d, loss
+// elements is the loss of elements, whose sum counts the mean of each row.
+func (MSE) elements(loss fused.Loss, rows int) fused.Loss {
+	if loss.Targets > 0 {
+		loss.Sum *= float64(rows) / loss.Weight
+		loss.Targets, loss.Weight = rows, float64(rows)
+	}
+	return loss
 }
 
 // Evaluate implements [Loss].
 func (l MSE) Evaluate(p *Pass, y *Tensor, s Sample) fused.Loss {
-	if p == nil || y == nil {
+	if p == nil {
 		return fused.Loss{}
 	}
-	d, loss := l.residual(p, y, s)
-	p.Put(d)
-	return loss
+	return l.elements(ElementLoss{fused.Elementwise{Form: fused.MSE}}.Evaluate(p, y, s), p.rows)
 }
 
 // Backward implements [Loss].
 func (l MSE) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor, fused.Loss) {
-	if p == nil || y == nil {
+	if p == nil {
 		return &Tensor{}, fused.Loss{}
 	}
-	d, loss := l.residual(p, y, s)
-	p.Do(func() error { return multiply(d.View, d.Len(), 2*scale/float32(d.Len())) })
-	return d, loss
+	dy, loss := ElementLoss{fused.Elementwise{Form: fused.MSE}}.Backward(p, y, s, scale)
+	return dy, l.elements(loss, p.rows)
 }
 
 // CrossEntropy is the cross-entropy against Sample.Labels of the logits y·Headᵀ + Bias. The logits of some rows exist at a
