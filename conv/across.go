@@ -115,7 +115,6 @@ type acrossTile struct {
 	c0, n   int // channels
 	offsets []int
 	y, x    window
-	written int // rows of a band
 }
 
 // lanes returns the channels with those that fill the last vectors.

@@ -95,15 +95,14 @@ func (d *few) item(item int) {
 		t.add(n, min(n+count, hi*d.out[2]))
 	}
 	step, line := 1, d.in[2]
-	first := t.image*d.groups*d.results*d.dstSize + t.y0*line
 	if d.last {
-		step, first = d.groups*d.results, first*d.groups*d.results
-		first = (t.image*d.dstSize + t.y0*line) * step
+		step = d.groups * d.results
 	}
 	for m := range d.results {
-		at := first + (t.group*d.results+m)*d.dstSize
+		channel := t.group*d.results + m
+		at := (t.image*d.groups*d.results+channel)*d.dstSize + t.y0*line
 		if d.last {
-			at = first + t.group*d.results + m
+			at = (t.image*d.dstSize+t.y0*line)*step + channel
 		}
 		for phase := range d.stride[2] {
 			cols := (line-phase-1)/d.stride[2] + 1
