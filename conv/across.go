@@ -9,35 +9,36 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// A depthwise convolution whose channels are last goes across them: its vectors are channels that lie side by side.
+// With channels last, the vectors of a depthwise convolution run across channels, which lie side by side.
 //
-//	for images, planes and rows of the result, and parts of the channels    across.item
-//	  copy the rows of x with the zeros around them                         acrossTile.load
-//	  for rows: sum over taps of w[tap] · positions                         patch.TapsAcross
+//	for images, planes, bands of rows of the result, and parts of the channels    across.item
+//	  copy the rows of x that the band reads, with the padding                    acrossTile.load
+//	  for rows: sum over taps of w[tap] · positions                               patch.TapsAcross
 //
-// The adjoint does so for each phase. Planes of few columns go so too where channels are first: they are transposed.
+// The adjoint does so for each phase. With channels first, planes with few columns are transposed on the way in and out, because
+// their rows are too short for vectors along them.
 
 const (
-	acrossLen     = sizeB / 2 // floats of the copy of x, so that it stays in the second cache with the result
-	mostAcross    = 256       // channels of a part
-	leastRows     = 7         // rows of a band for which a part is made narrower
-	narrowAcross  = 2 * patch.AcrossLanes
-	acrossWeights = 8 // parts of a gradient of weights
+	acrossLen     = sizeB / 2             // floats of the copy of x: it fits the L2 cache together with the result
+	mostAcross    = 256                   // channels of a part
+	leastRows     = 7                     // if a band has fewer rows, parts get fewer channels
+	narrowAcross  = 2 * patch.AcrossLanes // channels of a part that is not made narrower for this
+	acrossWeights = 8                     // parts of the images in a gradient of weights, times the parts of the channels
 
 	smallPlane     = 32  // columns below which planes are transposed
-	mostTransposed = 512 // positions of a band of them
+	mostTransposed = 512 // positions of a band of a transposed plane
 )
 
 // acrossCuts say how planes are cut into bands of rows, and channels into parts.
 type acrossCuts struct {
-	rows, bands  int
-	width, parts int
+	rows, bands  int // of a band, and how many
+	width, parts int // channels of a part, and how many
 }
 
-// window is what the taps read of a dimension of the source for results from the first on: len elements, from first on.
+// window is the range of elements of a dimension that taps read: len elements from first on. Some may lie outside of the source.
 type window struct{ first, len int }
 
-// window returns what elements j to j+n-1 of a result read.
+// window returns what the taps of elements j to j+n-1 of the result read.
 func (a *axis) window(j, n int) window {
 	if a.taps == 0 {
 		return window{}
@@ -45,10 +46,11 @@ func (a *axis) window(j, n int) window {
 	return window{j*a.step + a.off + min((a.taps-1)*a.offStep, 0), (n-1)*a.step + a.reach() + 1}
 }
 
-// reach returns how far the taps of an element reach.
+// reach returns the distance from the first to the last element that the taps of one result read.
 func (a *axis) reach() int { return (a.taps - 1) * max(a.offStep, -a.offStep) }
 
-// cutAcross cuts for the first phase, which is the largest, but others may have more taps. It reports whether it can.
+// cutAcross returns the cuts for f, the first phase, with up to width channels a part. The first phase has the most elements, but
+// others may have more taps: it makes room for the most. ok is false for problems that do not go this way.
 func (p *problem) cutAcross(f phase, width int) (c acrossCuts, ok bool) {
 	a := &f.axes
 	small := max(p.in[2], p.out[2]) < smallPlane && p.groups >= patch.AcrossLanes
@@ -80,17 +82,17 @@ func (p *problem) cutAcross(f phase, width int) (c acrossCuts, ok bool) {
 	return c, true
 }
 
-// across is a depthwise convolution that is under way.
+// across is a depthwise convolution that computes across channels.
 type across struct {
 	correlation
 	acrossCuts
-	depth  int // of the largest phase
+	depth  int // planes of the largest phase
 	images int // of an item
 }
 
 var acrosses = cpu.NewTask(func(d *across, item int) { d.item(item) })
 
-// runAcross computes the correlation if it goes across channels.
+// runAcross computes the correlation across channels. It returns false, and does nothing, if that does not suit the problem.
 func (g *correlation) runAcross(phases int) bool {
 	first := g.phase(0)
 	cuts, ok := g.cutAcross(first, mostAcross)
@@ -104,7 +106,7 @@ func (g *correlation) runAcross(phases int) bool {
 	return true
 }
 
-// acrossTile is what a worker has: rows of x in b, of the planes that taps read.
+// acrossTile is the state of a worker. Its b has the rows of x, of all planes that the taps read: [plane][row][column][width].
 type acrossTile struct {
 	*problem
 	acrossCuts
@@ -112,15 +114,15 @@ type acrossTile struct {
 	phase   phase
 	kern    *gemm.Kernel
 	patch   *patch.Kernels
-	c0, n   int // channels
-	offsets []int
-	y, x    window
+	c0, n   int    // channels c0 to c0+n-1
+	offsets []int  // of the taps of the first result, in b
+	y, x    window // rows and columns of x in b
 }
 
-// lanes returns the channels with those that fill the last vectors.
+// lanes returns n, rounded up to whole vectors.
 func (t *acrossTile) lanes() int { return cpu.Chunks(t.n, patch.AcrossLanes) * patch.AcrossLanes }
 
-// begin chooses part i of the channels.
+// begin prepares for part i of the channels.
 func (t *acrossTile) begin(i int) {
 	t.c0 = i * t.width
 	t.n = min(t.width, t.groups-t.c0)
@@ -135,7 +137,7 @@ func (t *acrossTile) begin(i int) {
 	}
 }
 
-// load copies what the taps of rows of a plane of the result read, for the channels of the part, and zeros around it.
+// load copies to b what the taps read for rows y0 to y0+rows-1 of plane z of the result, with zeros for the padding.
 func (t *acrossTile) load(src snug.View, image, z, y0, rows int) {
 	a := &t.phase.axes
 	if len(t.offsets) == 0 {
@@ -161,8 +163,8 @@ func (t *acrossTile) load(src snug.View, image, z, y0, rows int) {
 	}
 }
 
-// copy copies n positions of an image, from position at on, of planes of a size, as rows of the channels of the part. Where
-// it transposes, it may write zeros beyond.
+// copy copies n positions of an image, from position at on, to dst [n][width]. src has size positions an image. With channels first it
+// transposes, and may write zeros to the channels after n.
 func (t *acrossTile) copy(dst []float32, src snug.View, image, at, n, size int) {
 	if t.last {
 		t.patch.Copy(dst, src, (image*size+at)*t.groups+t.c0, n, t.n, t.groups, t.width, 1)
@@ -208,13 +210,13 @@ func (d *across) item(item int) {
 	}
 }
 
-// place returns where row y of plane z of a phase begins, in positions of the result.
+// place returns the position in the whole result at which row y of plane z of a phase begins.
 func (p *phase) place(z, y int) int {
 	a := &p.axes
 	return ((z*a[0].outStep+a[0].out)*a[1].outSize+y*a[1].outStep+a[1].out)*a[2].outSize + a[2].out
 }
 
-// sumRows computes rows of the result, from y0 on, whose channels are last.
+// sumRows computes and stores rows of the result, from y0 on, with channels last.
 func (d *across) sumRows(t *acrossTile, image, z, y0, rows int) {
 	a := &t.phase.axes
 	for y := range rows {
@@ -230,7 +232,7 @@ func (d *across) sumRows(t *acrossTile, image, z, y0, rows int) {
 	}
 }
 
-// sumPlanes does so where channels are first.
+// sumPlanes is sumRows with channels first.
 func (d *across) sumPlanes(t *acrossTile, image, z, y0, rows int) {
 	a := &t.phase.axes
 	cols, n := a[2].n, rows*a[2].n
@@ -253,7 +255,7 @@ func (d *across) sumPlanes(t *acrossTile, image, z, y0, rows int) {
 	}
 }
 
-// packAcross sets tmp to a row of weights times Alpha for each tap, and to one of the bias.
+// packAcross sets tmp to [taps + 1][width]: the weights times Alpha of each tap, and then the bias or zeros.
 func (d *across) packAcross(t *acrossTile) {
 	all := volume(d.kernel)
 	for c := 0; c < t.n; c += d.kern.NR {
@@ -277,8 +279,8 @@ func (d *across) packAcross(t *acrossTile) {
 	}
 }
 
-// acrossGradient is a gradient of the weights of a depthwise convolution that is under way, an item for each part of the
-// channels, and of the images.
+// acrossGradient is a gradient of the weights of a depthwise convolution. It has an item for each part of the channels and part of
+// the images.
 type acrossGradient struct {
 	weightProduct
 	acrossCuts
@@ -286,7 +288,7 @@ type acrossGradient struct {
 
 var acrossGradients = cpu.NewTask(func(d *acrossGradient, item int) { d.item(item) })
 
-// cutAcrossWeights cuts for the gradient of the weights, and the images into as many parts, if it can.
+// cutAcrossWeights returns the cuts for the gradient of the weights, and the number of parts of the images. ok is as in cutAcross.
 func (p *problem) cutAcrossWeights() (c acrossCuts, images int, ok bool) {
 	f := p.gatherPhase()
 	c, ok = p.cutAcross(f, mostAcross)
@@ -296,7 +298,7 @@ func (p *problem) cutAcrossWeights() (c acrossCuts, images int, ok bool) {
 	return c, max(1, min(acrossWeights/c.parts, p.batch)), true
 }
 
-// runAcross computes the gradient if it goes across channels.
+// runAcross computes the gradient across channels. It returns false, and does nothing, if that does not suit the problem.
 func (g *weightProduct) runAcross() bool {
 	cuts, images, ok := g.cutAcrossWeights()
 	if ok {
@@ -314,11 +316,11 @@ func (d *acrossGradient) item(item int) {
 	t := acrossTile{problem: &d.problem, acrossCuts: d.acrossCuts, buffers: newBuffers(*buf), phase: d.phase, kern: d.kern, patch: d.patch}
 	t.begin(part)
 	a, taps := &t.phase.axes, len(t.offsets)
-	t.offsets = append(t.offsets, t.offsets[0], t.offsets[0]) // there is room: the last group may have fewer
+	t.offsets = append(t.offsets, t.offsets[0], t.offsets[0]) // fills the last group of DotTaps; ints has room
 	n := cpu.Chunks(taps, patch.DotTaps) * patch.DotTaps * t.width
 	all, sums := t.tmp[:n], t.tmp[sizeTmp/2:][:n]
 	clear(all)
-	each := a[0].n * d.bands // of an image
+	each := a[0].n * d.bands // bands of an image
 	for i := images * d.batch / d.weightCuts.parts * each; i < (images+1)*d.batch/d.weightCuts.parts*each; i++ {
 		image, z, y0 := i/each, i/d.bands%a[0].n, i%d.bands*d.rows
 		rows := min(d.rows, a[1].n-y0)
@@ -342,7 +344,7 @@ func (d *acrossGradient) item(item int) {
 	}
 }
 
-// dyBand returns rows of a plane of dy, and the distances from row to row and from position to position.
+// dyBand returns rows of a plane of dy as float32, with the distances in elements from row to row and from position to position.
 func (t *acrossTile) dyBand(dy snug.View, image, z, y0, rows int) (y []float32, row, step int) {
 	a := &t.phase.axes
 	at := (z*a[1].n + y0) * a[2].n

@@ -7,8 +7,8 @@ import (
 	"github.com/snug-ml/snug/internal/patch"
 )
 
-// A depthwise convolution has one channel of x a group and does so few multiply-adds for each element that a matrix
-// product would be idle: its operand of patches is as large as its work. It goes over planes instead:
+// A depthwise convolution has one channel of x a group. As a matrix product it would spend its time on copying patches, because it
+// has only few multiply-adds for each element of a patch. So it loops over planes:
 //
 //	for channels of the images, and parts of a plane     depthwise.unit
 //	  copy the part of x with the zeros around it        grid.load
@@ -19,14 +19,14 @@ import (
 // after the other.
 
 const (
-	mostTaps = 128  // of a kernel that is taken so
-	mostOut  = 8    // channels of y a group
-	bandCols = 2048 // columns of a part of a plane
-	unitLen  = 1 << 14
+	mostTaps = 128     // most taps of the kernel
+	mostOut  = 8       // most channels of y in a group
+	bandCols = 2048    // most columns of a part of a plane
+	unitLen  = 1 << 14 // about the results of an item
 )
 
-// grid says how a part of a plane of the source lies in scratch: for each phase of its rows and columns a plane of rows
-// by pitch, in which row and column 0 are those that the first tap reads.
+// grid is the layout in scratch of the part of a plane of the source that a part of the result reads. It has a plane for each remainder
+// of rows and columns by their step: y.len rows of pitch floats. Row and column 0 are the first that taps read.
 type grid struct {
 	y, x       gridAxis
 	rows, cols int // of the result
@@ -62,17 +62,18 @@ func (g *gridAxis) at(a *axis, j0, tap int) (plane, k int) {
 	return off - q*a.step, q + j0 - g.first
 }
 
-// planes returns how many planes of a dimension taps read, at most.
+// planes returns the number of planes in this dimension.
 func (g *gridAxis) planes() int { return g.step }
 
 func newGrid(p *phase, y0, x0, rows, cols int) grid {
 	g := grid{y: newGridAxis(&p.axes[1], y0, rows), x: newGridAxis(&p.axes[2], x0, cols), rows: rows, cols: cols}
 	g.pitch = g.x.len
-	g.size = g.y.len * g.pitch // too large a product is one that len refuses
+	g.size = g.y.len * g.pitch // may overflow: then len refuses it
 	return g
 }
 
-// len returns the floats of the grid, with what Taps may read beyond its end, or more than there is room for.
+// len returns the floats of the grid, with those that Taps may read beyond its end. For a grid that is too large it returns more than
+// sizeB.
 func (g *grid) len() int {
 	if float64(g.y.planes())*float64(g.x.planes())*float64(g.y.len)*float64(g.x.len) > sizeB {
 		return 2 * sizeB
@@ -80,8 +81,8 @@ func (g *grid) len() int {
 	return g.y.planes()*g.x.planes()*g.size + 64
 }
 
-// load copies a plane of the source, of rowLen elements a row, which begins at element at. What is outside of the source
-// is 0 already.
+// load copies a plane of the source to the grid in dst. The plane begins at element at of src, and its columns are stride elements
+// apart. The elements of dst for the padding are 0 already.
 func (g *grid) load(k *patch.Kernels, dst []float32, src snug.View, at int, a *[3]axis, stride int) {
 	for py := range g.y.planes() {
 		y := axis{step: g.y.step, size: a[1].size}
@@ -104,7 +105,7 @@ func (g *grid) load(k *patch.Kernels, dst []float32, src snug.View, at int, a *[
 	}
 }
 
-// taps sets where the taps read element 0 of the result.
+// taps sets offsets to the elements of the grid that the taps read for element 0 of the result.
 func (g *grid) taps(offsets []int, a *[3]axis, y0, x0 int) {
 	for tap := range a[1].taps * a[2].taps {
 		py, ky := g.y.at(&a[1], y0, tap/a[2].taps)
@@ -113,21 +114,21 @@ func (g *grid) taps(offsets []int, a *[3]axis, y0, x0 int) {
 	}
 }
 
-// depthwise is a depthwise convolution that is under way.
+// depthwise is a depthwise convolution that loops over planes.
 type depthwise struct {
 	correlation
 	bands
-	depth              int // of the largest phase
-	units, unitsOfItem int // parts of planes
+	depth              int // planes of the largest phase
+	units, unitsOfItem int // parts of planes: all, and those of an item
 }
 
-// bands are the parts of a plane.
+// bands say how a plane of the result is cut into bands.
 type bands struct {
-	bandRows, bandCols int
-	bandsY, bandsX     int
+	bandRows, bandCols int // rows and columns of a band
+	bandsY, bandsX     int // number of bands in each dimension
 }
 
-// cut cuts the result's planes so that a grid has room in scratch. It reports whether it can.
+// cut chooses bands whose grid has room in scratch. It returns false if there are none.
 func (b *bands) cut(p *phase) bool {
 	rows, cols := p.axes[1].n, p.axes[2].n
 	b.bandCols = min(cols, bandCols)
@@ -146,12 +147,13 @@ func (b *bands) band(i int) (y, x int) { return i / b.bandsX * b.bandRows, i % b
 
 var depthwises = cpu.NewTask(func(d *depthwise, item int) { d.item(item) })
 
-// isDepthwise says whether the loops over planes take a problem.
+// isDepthwise reports whether the loops over planes suit a problem.
 func (p *problem) isDepthwise() bool {
 	return p.cin == 1 && p.cout <= mostOut && p.groups > 1 && volume(p.kernel) <= mostTaps
 }
 
-// runDepthwise computes the correlation if parts of its planes have room in scratch.
+// runDepthwise computes the correlation over planes. It returns false, and does nothing, if that does not suit the problem or a band
+// has no room in scratch.
 func (g *correlation) runDepthwise(phases int) bool {
 	if !g.isDepthwise() {
 		return false
@@ -184,17 +186,17 @@ func (d *depthwise) item(item int) {
 	}
 }
 
-// planeTile is what a worker of a depthwise convolution has.
+// planeTile is the state of a worker of a depthwise convolution.
 type planeTile struct {
 	*depthwise
 	tile
-	band       int // that the grid has the zeros of
+	band       int // the band for which grid, offsets and the zeros of the padding are set
 	grid       grid
-	offsets    []int // of taps
-	kernelTaps []int // elements of the kernel that they are
+	offsets    []int // of the taps in the grid
+	kernelTaps []int // the elements of the kernel for the taps
 }
 
-// unit computes a part of a plane of the result.
+// unit computes unit i: a band of a plane of the result.
 func (t *planeTile) unit(i int) {
 	a := &t.phase.axes
 	count := t.bandsY * t.bandsX
@@ -218,7 +220,7 @@ func (t *planeTile) unit(i int) {
 	t.sum(image, result, z, y0, x0)
 }
 
-// sum adds up the taps of a part of a plane.
+// sum computes and stores the band of plane z that begins at y0 and x0.
 func (t *planeTile) sum(image, result, z, y0, x0 int) {
 	a, c := &t.phase.axes, t.tile.correlation
 	rows, cols := t.grid.rows, t.grid.cols
@@ -269,7 +271,7 @@ func (t *planeTile) sum(image, result, z, y0, x0 int) {
 	t.putRows(place(0), a[2].outStep*outStride, a[1].outStep*a[2].outSize*outStride, dst, rows, cols, pitch)
 }
 
-// weights returns those of the taps of depth tz, times Alpha.
+// weights returns the weights times Alpha of the taps in plane tz of the kernel.
 func (t *planeTile) weights(result, channel, tz int) []float32 {
 	c, taps := t.tile.correlation, t.phase.axes[1].taps*t.phase.axes[2].taps
 	all := half.Floats(c.w, t.weight(result, channel), t.tile.lines[:volume(c.kernel)])
@@ -280,7 +282,7 @@ func (t *planeTile) weights(result, channel, tz int) []float32 {
 	return w
 }
 
-// at returns an element as float32.
+// at returns element i as float32.
 func at(v snug.View, i int) float32 {
 	switch v.DType() {
 	case snug.F16:

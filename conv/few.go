@@ -8,34 +8,35 @@ import (
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
-// An adjoint with few channels of the result, as the gradient of an image or a decoder's last layer, has a product of as
-// few rows for each of its patches. It is computed the other way around (col2im): the product has a row for each channel
-// of the result and tap and a column for each position of y, and rows are added to where their taps lie.
+// An adjoint whose result has few channels, such as the gradient of an RGB image or the last layer of a decoder, would be a matrix
+// product with as few rows, which wastes most of the micro-kernel. Instead it is computed as col2im: the product has a row for each
+// pair of a channel of the result and a tap, and a column for each position of y. Each row is then added to the result at its tap.
 //
-//	for images, and bands of rows of x            fewTile.band
-//	  for parts of the positions of y it reads    fewTile.add
-//	    for parts of KC of the channels of y      pack B[KC][NC] from y
-//	      C[channels of x × taps][NC] += A·B      gemm.Kernel.MulRows
+//	for images, groups, and bands of rows of x                few.item
+//	  for parts of the positions of y that reach the band     fewTile.add
+//	    for parts of KC of the channels of y                  fewTile.packY: pack B[KC][NC] from y
+//	      C[channels of x × taps][NC] += A·B                  gemm.Kernel.MulRows
 //	    add each row of C to the band
 //
-// In a band, elements of a row that are equal modulo the stride lie side by side.
+// A row of a band is stored by phases: the columns that are equal modulo the stride lie side by side.
 
 const (
-	mostFew  = 4  // channels of the result
-	fewTaps  = 4  // the least taps for which a product of few rows would take longer
-	fewDepth = 16 // and channels of y
+	mostFew  = 4  // most channels of the result
+	fewTaps  = 4  // least taps
+	fewDepth = 16 // least channels of y
 )
 
-// few is an adjoint of few results that is under way.
+// few is an adjoint that is computed as col2im.
 type few struct {
 	correlation
-	bandRows, bands int
-	line            int // floats of a row of the band for each phase
+	bandRows, bands int // rows of a band, and bands of an image
+	line            int // floats of one phase of a row of a band
 }
 
 var fews = cpu.NewTask(func(d *few, item int) { d.item(item) })
 
-// runFew computes the adjoint if it is one of few results and two dimensions.
+// runFew computes the adjoint as col2im. It returns false, and does nothing, unless the correlation is an adjoint in one or two
+// dimensions whose result has few channels.
 func (g *correlation) runFew() bool {
 	all := volume(g.kernel)
 	d := few{correlation: *g, line: cpu.Chunks(g.in[2], g.stride[2])}
@@ -54,14 +55,14 @@ func (g *correlation) runFew() bool {
 	return true
 }
 
-// fewTile is a band of rows of x, from y0 to y1-1, that one worker computes; a holds it.
+// fewTile is rows y0 to y1-1 of an image of x, for one group, which one worker computes. Its a holds them.
 type fewTile struct {
 	tile
 	few           *few
 	image, y0, y1 int
 }
 
-// row returns where the row of the band of a channel and a phase begins.
+// row returns where a phase of row y of channel m begins in a.
 func (t *fewTile) row(m, y, phase int) int {
 	return ((m*t.few.bandRows+y-t.y0)*t.stride[2] + phase) * t.few.line
 }
@@ -111,7 +112,7 @@ func (d *few) item(item int) {
 	}
 }
 
-// add adds what positions n0 to n1-1 of y contribute to the band.
+// add adds the contributions of positions n0 to n1-1 of y to the band.
 func (t *fewTile) add(n0, n1 int) {
 	all, n := volume(t.kernel), n1-n0
 	rows := t.results * all
@@ -149,7 +150,7 @@ func (t *fewTile) add(n0, n1 int) {
 	}
 }
 
-// packY packs channels of positions of y in panels of NR positions.
+// packY packs B: channels c to c+k-1 of positions n0 to n1-1 of y, in panels of NR positions.
 func (t *fewTile) packY(c, k, n0, n1 int) {
 	nr, stride := t.kern.NR, t.groups*t.channels
 	channel := t.group*t.channels + c

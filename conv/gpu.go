@@ -13,10 +13,10 @@ import (
 
 var kernels = gpu.Module{Name: "conv"}
 
-// threads is the size of a block.
+// threads is the number of threads in a thread block.
 const threads = 256
 
-// launch queues one launch.
+// launch queues a kernel with so many thread blocks. Its operands are in the order of the kernel's.
 func launch[P any](q gpu.Launcher, name string, blocks [3]int, params P, operands ...*snug.View) error {
 	mems := make([]driver.Mem, len(operands))
 	for i, v := range operands {
@@ -34,10 +34,10 @@ func flag(b bool) uint32 {
 	return 0
 }
 
-// most is the most elements that kernels count in 32 bits, with room for the step from a thread's element to its next.
+// Kernels count elements in 32 bits. most leaves room for the step of a thread past the end of a vector.
 const most = 1<<32 - 1<<24
 
-// fits refuses counts that kernels do not count to.
+// fits returns an error that wraps [snug.ErrNotBuilt] if a count exceeds most.
 func fits(counts ...int) error {
 	for _, n := range counts {
 		if int64(n) > most {

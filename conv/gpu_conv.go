@@ -28,7 +28,7 @@ type convParams struct {
 	alpha, beta       float32
 }
 
-// tileForm is a kernel for tiles of rows channels and cols positions.
+// tileForm is a kernel whose thread blocks compute tiles of the result: rows channels by cols positions.
 type tileForm struct {
 	names      gpu.Floats
 	rows, cols int
@@ -40,18 +40,18 @@ var (
 	eachNames   = gpu.ForFloats("conv_each")
 )
 
-// busy is how many blocks keep a GPU busy.
+// busy is the number of thread blocks below which flatTiles, which are smaller, replace squareTiles.
 const busy = 128
 
-// fewChannels is the most channels of a group's result for which a thread computes an element by itself.
+// fewChannels is the most channels of the result in each of several groups for which a thread computes one element, without tiles.
 const fewChannels = 4
 
-// tiles returns how many tiles there are of results by lines.
+// tiles returns the number of tiles in a result of so many channels and positions.
 func (f *tileForm) tiles(results, lines int) int {
 	return gpu.CeilDiv(results, f.rows) * gpu.CeilDiv(lines, f.cols)
 }
 
-// correlate queues what gather does, or with adjoint set scatter.
+// correlate queues the correlation of gather, or with adjoint set that of scatter.
 func (p *problem) correlate(q gpu.Launcher, adjoint bool, dst, src, w, bias snug.View, into snug.Into) error {
 	if dst.Len() == 0 {
 		return nil
@@ -83,7 +83,7 @@ func (p *problem) correlate(q gpu.Launcher, adjoint bool, dst, src, w, bias snug
 	return launch(q, nameOf(&form.names, &dst), [3]int{min(jobs, maxBlocks), 1, 1}, c, &dst, &src, &w, &bias)
 }
 
-// maxBlocks bounds the blocks of a launch, which step through their parts of the result.
+// maxBlocks is the most thread blocks of a launch. Each loops over several parts of the result if there are more.
 const maxBlocks = 1 << 24
 
 func (j *forwardJob) Grids(q gpu.Launcher) error {
@@ -142,7 +142,7 @@ func (j *weightJob) Grids(q gpu.Launcher) error {
 	return nil
 }
 
-// launch queues a product of x and dy, which are each other's where the convolution is transposed.
+// launch queues the product of x and dy, and the sum of its parts. If the convolution is transposed, the caller has swapped x and dy.
 func (w *weightPass) launch(q gpu.Launcher, j *weightJob, x, dy *snug.View) error {
 	p := newProblem(&w.s)
 	c := weightParams{depth: uint64(p.batch * volume(p.out)), part: uint64(w.part), wLen: uint64(w.elements), dims: p.dims(), groups: uint32(p.groups),

@@ -6,7 +6,8 @@ import (
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
-var poolNames = map[bool][2]gpu.Floats{ // by whether it is a maximum: forward and backward
+// poolNames has the kernels of MaxPool at true and of AvgPool at false: forward and backward.
+var poolNames = map[bool][2]gpu.Floats{
 	true:  {gpu.ForFloats("conv_maxpool"), gpu.ForFloats("conv_maxpool_backward")},
 	false: {gpu.ForFloats("conv_avgpool"), gpu.ForFloats("conv_avgpool_backward")},
 }
@@ -42,7 +43,7 @@ func (j *poolJob) Grids(q gpu.Launcher) error {
 		bits: uint32(bits), per: 1, skip: flag(s.SkipPadding), indexed: flag(j.index.Len() > 0), alpha: j.into.Alpha, beta: j.into.Beta,
 	}
 	for i, w := range s.all() {
-		if w.adaptive {
+		if w.adaptive { // scaled of pool.h counts to these products
 			if err := fits((w.in%w.out+1)*w.out, (w.out%w.in+1)*w.in); err != nil {
 				return err
 			}

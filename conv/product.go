@@ -27,16 +27,16 @@ import (
 // has: no product has zeros in it that a stride would bring.
 
 const (
-	kc        = 256 // the most depth of a block
-	nc        = 256 // the most columns
-	depthLen  = kc + 1
-	mcStaged  = 512 // the most rows of a block of scratch
-	mcRows    = 448 // the most rows of an item that are positions
-	tmpRows   = 384 // rows of weights that are brought in order together
-	rowGap    = 16  // floats between rows that the micro-kernel reads side by side, so that they share no sets of the caches
+	kc        = 256    // most depth of a block
+	nc        = 256    // most columns of a block
+	depthLen  = kc + 1 // with the row of ones that the bias multiplies
+	mcStaged  = 512    // most rows of a block in scratch
+	mcRows    = 448    // most rows of an item whose rows are positions
+	tmpRows   = 384    // rows of weights that are reordered together
+	rowGap    = 16     // floats between rows that the micro-kernel reads at the same time, so that they use different cache sets
 	wantItems = 8
-	vectorLen = 8       // floats of the shortest vectors that copy faster than their elements
-	minWork   = 1 << 21 // multiply-adds of an item that is not cut further
+	vectorLen = 8       // parts of the channels are multiples of it, so that whole vectors are copied
+	minWork   = 1 << 21 // multiply-adds below which an item is not cut further
 )
 
 // The parts of a worker's scratch, in floats. PackLines and CopyRows may write some rows beyond the end.
@@ -51,7 +51,7 @@ const (
 	pieceLen   = 6                   // floats of a piece
 )
 
-// Scratch is the most that each running worker holds, in bytes.
+// Scratch is the most memory that each running worker holds, in bytes.
 const Scratch = 4 * (sizeB + sizeA + sizeC + sizeTmp + sizeLines + mostPiece*pieceLen)
 
 var tileScratch cpu.Scratch
@@ -75,18 +75,19 @@ func newBuffers(buf []float32) (b buffers) {
 	return b
 }
 
-// ints returns the memory of the pieces as numbers.
+// ints returns the memory of pieces as integers, for loops that have no pieces.
 func (b *buffers) ints() []int {
 	return unsafe.Slice((*int)(unsafe.Pointer(unsafe.SliceData(b.pieces))), 3*mostPiece*8/unsafe.Sizeof(0))
 }
 
-// correlation is a correlation that is under way: each element of the result is a sum over channels of the source and taps.
+// correlation is one computation of y from x, or as the adjoint of x from y: each element of the result is a sum over channels of the
+// source and taps.
 type correlation struct {
 	problem
 	adjoint            bool
 	dst, src, w, bias  snug.View
 	into               snug.Into
-	results, channels  int // a group
+	results, channels  int // channels of a group, of dst and of src
 	dstSize, srcSize   int // elements of an image's channel
 	phasesY, phasesX   int
 	cuts               // how it is cut into items
@@ -109,7 +110,7 @@ type cuts struct {
 
 var products = cpu.NewTask(func(p *correlation, item int) { p.item(item) })
 
-// gather computes y from x, and scatter x from y.
+// gather computes the correlation y from x.
 func (p *problem) gather(y, x, w, bias snug.View, into snug.Into) {
 	g := correlation{problem: *p, dst: y, src: x, w: w, bias: bias, into: into, results: p.cout, channels: p.cin}
 	g.dstSize, g.srcSize = volume(p.out), volume(p.in)
@@ -117,6 +118,7 @@ func (p *problem) gather(y, x, w, bias snug.View, into snug.Into) {
 	g.run(1, 1, 1)
 }
 
+// scatter computes its adjoint, x from y.
 func (p *problem) scatter(x, y, w, bias snug.View, into snug.Into) {
 	g := correlation{problem: *p, adjoint: true, dst: x, src: y, w: w, bias: bias, into: into, results: p.cin, channels: p.cout}
 	g.dstSize, g.srcSize = volume(p.in), volume(p.out)
@@ -216,11 +218,11 @@ type tile struct {
 	pairParts
 }
 
-// block is a part of the depth: channels of the source, and taps. If it does not have all taps, it has one channel.
+// block is a part of the depth: channels c0 to c1-1 of the source, and taps t0 to t1-1. A block without all taps has one channel.
 type block struct {
 	c0, c1, t0, t1 int
 	first          bool
-	ones           bool // a row of ones follows, which meets the bias
+	ones           bool // the depth has one step more, of ones, which the bias multiplies
 }
 
 func (b *block) products() int { return (b.c1 - b.c0) * (b.t1 - b.t0) }
@@ -231,7 +233,7 @@ func (b *block) depth() int {
 	return b.products()
 }
 
-// blocks returns in how many parts channels and taps are cut, and the channels and the taps of one.
+// blocks returns the number of blocks of the depth, and the channels and taps of one.
 func (t *tile) blocks() (parts, channels, taps int) {
 	taps = t.phase.taps()
 	if taps == 0 {
@@ -243,7 +245,7 @@ func (t *tile) blocks() (parts, channels, taps int) {
 		taps = cpu.Chunks(taps, n)
 		return n * t.channels, 1, taps
 	}
-	if t.last && channels >= vectorLen { // whole vectors are copied
+	if t.last && channels >= vectorLen { // to copy whole vectors
 		channels = channels / vectorLen * vectorLen
 	}
 	parts = cpu.Chunks(t.channels, channels)

@@ -8,26 +8,28 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 )
 
-// On other devices than the CPU the sums of a gradient of weights are cut into parts of the positions, so that there are blocks
-// for all multiprocessors, and added in order. The cut depends on the shape alone.
+// On a GPU the gradient of weights is a sum over the positions of all images. It is cut into parts of the positions (split-K), so
+// that there are thread blocks for all multiprocessors, and the sums of the parts are added in order. The cut depends on the shape
+// alone, so that the order of the sums is the same on every GPU.
 
 const (
-	wantBlocks = 256
+	wantBlocks = 256  // thread blocks
 	leastPart  = 1024 // positions of a part
 	mostParts  = 64
-	fewRows    = 4 // the most channels of y in a group for which a block adds one column by itself
+	fewRows    = 4 // if each of several groups has up to so many channels of y, a thread block sums one column at a time, without tiles
 )
 
-// weightPass is one product: of a gradient of weights, with or without that of the bias, or of the bias alone.
+// weightPass is one product on a GPU: for the gradient of the weights, of the bias, or of both.
 type weightPass struct {
 	s                    Shape
 	weights, bias        bool
-	parts, part          int // of the positions, and how many a part has
-	each                 bool
-	rows, cols, elements int // of dw as a matrix, and its elements
+	parts, part          int  // parts of the positions, and positions of a part
+	each                 bool // a thread block sums one column at a time
+	rows, cols, elements int  // of dw as a matrix [channels of y, channels of x in a group × taps], and its length
 }
 
-// passes returns the products that make the gradients of a convolution. The bias of a transposed one is of its problem's x.
+// passes returns the products for the gradients of a convolution. The bias has one of its own if the convolution is transposed, whose
+// dy is the x of its problem, and if there are no weights.
 func (s *Shape) passes(weights, bias bool) (all []weightPass) {
 	apart := bias && (s.Transposed || !weights)
 	if weights {
@@ -64,7 +66,7 @@ func (s *Shape) pass(weights, bias bool) weightPass {
 	return w
 }
 
-// sums returns the elements of the sums of all parts.
+// sums returns the float32 elements for the sums of all parts, 0 for a single part.
 func (w *weightPass) sums() int {
 	if w.parts == 1 {
 		return 0
@@ -72,7 +74,7 @@ func (w *weightPass) sums() int {
 	return w.parts * (w.elements + w.rows)
 }
 
-// start queues the gradients on a device that is not the CPU.
+// start queues the gradients on a GPU. It borrows memory of the device for the sums of the parts. Errors are those of the device.
 func (j weightJob) start(dev *snug.Device) (err error) {
 	n := 0
 	for _, w := range j.s.passes(j.dw.Len() > 0, j.db.Len() > 0) {

@@ -6,23 +6,23 @@ import (
 	"github.com/snug-ml/snug/internal/half"
 )
 
-// Where channels are last, what the taps of a row of the kernel read for a position lies side by side, and what they read
-// for the next begins a step later. So a row of the source, with the zeros around it, is an operand of as many taps as it
-// is, and nothing is copied for each tap:
+// With channels last, the elements that one row of the kernel reads for a position lie side by side in x, and those for the next
+// position begin one stride later. So a padded row of x serves as operand A with overlapping rows. It is copied once for each row of
+// the kernel, not once for each tap:
 //
 //	for parts of the channels of x                       tile.windows
-//	  pack B[rows of the kernel][channels × taps][NC]    tile.packWindows
+//	  pack B[rows of the kernel][taps × channels][NC]    tile.packWindows
 //	  for rows of the result, and of the kernel          tile.multiplyWindow
-//	    copy the row of x that they meet
+//	    copy the row of x that they read, with padding
 //	    C[row of the result][NC] += A·B                  gemm.Kernel.MulRows
 
-// leastWindow is the least depth of a product of a row of the kernel.
+// leastWindow is the least depth of a product, taps of a row of the kernel × channels.
 const leastWindow = 64
 
-// windowChannels returns the channels of a part, or 0 where products of rows of the result are too small.
+// windowChannels returns the channels of a part, or 0 if the products would be too small or too wasteful.
 func (t *tile) windowChannels() int {
 	a, mr := &t.phase.axes[2], t.kern.MR
-	whole := 10*a.n >= 9*mr*cpu.Chunks(a.n, mr) // tiles have few rows too many
+	whole := 10*a.n >= 9*mr*cpu.Chunks(a.n, mr) // at most a tenth of the rows of the micro-kernel's tiles is unused
 	if a.taps < 2 || a.offStep*a.offStep != 1 || !whole || volume(t.kernel) > tmpRows {
 		return 0
 	}
@@ -37,7 +37,8 @@ func (t *tile) windowChannels() int {
 	return channels
 }
 
-// windows computes a tile whose rows are positions so, to rows of C, if it can.
+// windows computes a tile with channels last from padded rows of x, in rows of c, strideC apart:
+// c = beta·c + the sums, or with a bias c = bias + the sums. It returns false, and does nothing, if windowChannels is 0.
 func (t *tile) windows(c []float32, strideC int, beta float32) bool {
 	channels := t.windowChannels()
 	if channels == 0 {
@@ -62,8 +63,8 @@ func (t *tile) windows(c []float32, strideC int, beta float32) bool {
 	return true
 }
 
-// packWindows packs B: for each row of the kernel panels of the weights of its taps, in the order in which they read, and
-// of the block's channels.
+// packWindows packs B for the block's channels: for each row of the kernel, panels of NR channels of y, with the taps in the order of
+// the elements of x that they read.
 func (t *tile) packWindows(b *block) {
 	nr, taps, channels := t.kern.NR, t.phase.axes[2].taps, b.c1-b.c0
 	cols := cpu.Chunks(t.m1-t.m0, nr) * nr
@@ -84,7 +85,7 @@ func (t *tile) packWindows(b *block) {
 	}
 }
 
-// multiplyWindow multiplies what a run of positions reads.
+// multiplyWindow computes the rows of c for a run of positions.
 func (t *tile) multiplyWindow(b *block, r *runs, c []float32, strideC int, beta float32) {
 	a, channels, stride := &t.phase.axes, b.c1-b.c0, t.groups*t.channels
 	cols, taps := cpu.Chunks(t.m1-t.m0, t.kern.NR)*t.kern.NR, a[2].taps
@@ -104,7 +105,7 @@ func (t *tile) multiplyWindow(b *block, r *runs, c []float32, strideC int, beta 
 		t.kern.MulRows(r.len, t.m1-t.m0, depth, t.into.Alpha, operand, t.b[row*depth*cols:], beta, c, strideC)
 		beta = 1
 	}
-	if beta != 1 { // it reads nothing
+	if beta != 1 { // the run reads padding only
 		t.scaleRows(c, r.len, strideC, beta)
 	}
 }

@@ -13,7 +13,7 @@ var (
 	activateBackwardNames = gpu.ForFloats("fused_activate_backward")
 )
 
-// The forms of activate.h.
+// The forms of activate.h: forward, and of the slopes backward.
 const (
 	formRamp = iota
 	formRampMul

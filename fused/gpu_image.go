@@ -35,11 +35,11 @@ const (
 	writeParams
 )
 
-// most is the most elements that kernels of images and losses count in 32 bits, with room for the step from a thread's element to
-// its next.
+// Kernels of images and losses count elements in 32 bits. most leaves room for the last step of a loop past the end of a
+// vector.
 const most = 1<<32 - 1<<24
 
-// fits refuses vectors that such kernels do not count to.
+// fits returns an error that wraps [snug.ErrNotBuilt] for vectors of more than most elements.
 func fits(n int) error {
 	if int64(n) > most {
 		return fmt.Errorf("%d elements in one vector, and the kernel counts %d: split the batch: %w", n, int64(most), driver.ErrNotBuilt)
@@ -47,7 +47,8 @@ func fits(n int) error {
 	return nil
 }
 
-// params describes a shape and whom statistics belong to; perImage is 0 for those that all images share.
+// params returns the parameters of kernels for a shape. width channels share a statistic. An image has perImage statistics, or 0 if
+// all images share those of the channels.
 func (s *Image) params(perImage, width int) imageParams {
 	p := imageParams{n: uint64(s.Len()), batch: uint32(s.Batch), channels: uint32(s.Channels), positions: uint32(s.Positions), parts: uint32(s.parts()),
 		part: uint32(s.Positions), perImage: uint32(perImage), width: uint32(width)}
@@ -58,7 +59,8 @@ func (s *Image) params(perImage, width int) imageParams {
 	return p
 }
 
-// packed says whether packs of elements move whole: they lie in one plane or row, and operands are aligned.
+// packed returns 1 if kernels may load and store packs of 16 bytes: each lies in one plane, or with channels last in one position,
+// and the operands are aligned.
 func (s *Image) packed(operands ...*snug.View) uint32 {
 	row := s.Positions
 	if s.ChannelsLast {
@@ -67,7 +69,8 @@ func (s *Image) packed(operands ...*snug.View) uint32 {
 	return wide(row, operands...)
 }
 
-// strips returns the blocks of kernels that add the positions of channels.
+// strips returns the thread blocks of kernels that sum over positions. A block takes a channel of an image, or with channels last 32
+// channels of a part of its positions.
 func (p *imageParams) strips() [3]int {
 	across := int(p.channels)
 	if p.last != 0 {
@@ -191,7 +194,7 @@ type channelParams struct {
 	_       uint32
 }
 
-// channelGrid queues a kernel over n channels.
+// channelGrid queues a kernel with a thread for each of n channels.
 func channelGrid(q gpu.Launcher, name string, n int, p channelParams, operands ...*snug.View) error {
 	if n == 0 {
 		return nil
@@ -235,7 +238,7 @@ func (s *Image) channelNorm(eps float32, into snug.Into) channelNormParams {
 	return channelNormParams{batch: uint32(s.Batch), channels: uint32(s.Channels), positions: uint32(s.Positions), eps: eps, alpha: into.Alpha, beta: into.Beta}
 }
 
-// positionBlocks returns the blocks of kernels whose blocks have 32 positions.
+// positionBlocks returns the thread blocks of kernels in which a block takes 32 positions, with all their channels.
 func (s *Image) positionBlocks() [3]int {
 	return [3]int{min(gpu.CeilDiv(s.Batch*s.Positions, 32), 1<<24), 1, 1}
 }
@@ -248,7 +251,7 @@ func (j *channelNormJob) Grids(q gpu.Launcher) error {
 		&j.out, &j.mean, &j.rstd, &j.x, &j.gamma, &j.beta)
 }
 
-// Grids takes the gradients of the parameters first, since dx may be dy.
+// Grids computes the gradients of the parameters first, because dx may be dy.
 func (j *channelNormBackwardJob) Grids(q gpu.Launcher) error {
 	if err := fits(j.s.Len()); err != nil {
 		return err

@@ -33,7 +33,7 @@ func (j *elementwiseJob) Grids(q gpu.Launcher) error {
 	return j.add(q)
 }
 
-// add queues the sum of the parts.
+// add queues the sum of the parts, which it writes to total as a pair.
 func (l *lossParts) add(q gpu.Launcher) error {
 	return grid(q, "fused_loss_total", [3]int{1, 1, 1}, threads, uint32(l.parts.Len()), &l.total, &l.parts)
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/snug-ml/snug/internal/driver"
 )
 
-// pairOf returns a sum that a device left as two float32, of which the second is what the first lacks.
+// pairOf returns a sum that a device has stored as a pair of float32: the rounded sum, and its rounding error.
 func pairOf(bytes []byte) float64 {
 	at := func(i int) float64 { return float64(math.Float32frombits(binary.LittleEndian.Uint32(bytes[4*i:]))) }
 	return at(0) + at(1)
 }
 
-// lossParts are what jobs of losses need on a device: their sums in parts, and the total as a pair.
+// lossParts is the memory on a device for the sum of a loss: partial sums in parts, and the total as a pair, see pairOf.
 type lossParts struct{ parts, total snug.View }
 
-// launchParts runs a job on dev, which leaves n sums in its parts and a pair in its total, and waits for that, or lets losses
-// collect it.
+// launchParts runs a job on dev that writes n partial sums and the total to at, for which it borrows 4·(n+2) bytes of the device. It
+// waits for the sum and returns it. If losses is not nil, it does not wait: the total goes to losses, and sum is 0.
 func launchParts(op string, dev *snug.Device, job driver.Job, at *lossParts, n int, losses *Losses, uploads []upload) (sum float64, err error) {
 	room, err := device.Lend(dev, snug.F32, 2+n)
 	if err != nil {
@@ -51,7 +51,7 @@ func launchParts(op string, dev *snug.Device, job driver.Job, at *lossParts, n i
 	return pairOf(bytes[:]), nil
 }
 
-// putTotal adds up sums in two parts each, for devices whose jobs run in Go.
+// putTotal writes the total of sums, which are pairs. It is for devices whose jobs run in Go.
 func (l *lossParts) putTotal(sums []float32) {
 	putSum(l.total.Float32s(), 0, collect(Loss{}, nil, sums).Sum)
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// arena is memory for blocks of any size that come and go. It is one piece where its size was known before, and else as many as were
-// needed. A large block lies as low as possible, and a small one, which may stay, as high: so large blocks find room one after the
-// other.
+// arena allocates blocks of any size from a few pieces of device memory: one piece where [pool.Reserve] knew the size, otherwise one
+// more whenever no free block is large enough. Small blocks often live long, so they come from the high end of a piece and do not
+// split the room at its low end, which the others reuse one after the other.
 type arena struct {
 	pieces []piece
-	free   []block // in order, no two of which touch
+	free   []block // by piece and offset; neighbours are merged
 }
 
 type piece struct {
@@ -20,26 +20,26 @@ type piece struct {
 	free func() error
 }
 
-// block is bytes of a piece.
+// block is the n bytes of a piece from byte lo on.
 type block struct{ piece, lo, n int }
 
 const (
-	alignment  = 256      // of blocks
-	smallShare = 20       // a block below such a part of the arena is small
-	large      = 16 << 20 // bytes
-	page       = 4 << 10
+	alignment  = 256      // bytes; the size of every block is a multiple of it
+	smallShare = 20       // a block is small if it is below 1/smallShare of the arena
+	padFrom    = 16 << 20 // bytes of a tensor from which its block is padded
+	padding    = 4 << 10  // bytes
 )
 
-// blockBytes returns the bytes of the block of a tensor. A large one has a page more, so that the same places of two tensors are not
-// a multiple of a power of two apart, which caches keep one of.
+// blockBytes returns the size of the block of a tensor of n bytes. The padding of large tensors keeps equal offsets in two
+// neighbours from being a large power of two apart: such addresses share a cache set and evict each other.
 func blockBytes(n int64) int {
-	if n >= large {
-		n += page
+	if n >= padFrom {
+		n += padding
 	}
 	return int((n + alignment - 1) / alignment * alignment)
 }
 
-// grow adds a piece.
+// grow adds a piece with room for a tensor of so many bytes. Errors are those of [snug.MakeView].
 func (a *arena) grow(dev *snug.Device, bytes int64) error {
 	n := blockBytes(bytes)
 	all, free, err := snug.MakeView(dev, snug.U8, n)
@@ -51,7 +51,7 @@ func (a *arena) grow(dev *snug.Device, bytes int64) error {
 	return nil
 }
 
-// take returns a block for a tensor of so many bytes.
+// take returns a block for a tensor of so many bytes, in a new piece if no free block fits: then errors are those of grow.
 func (a *arena) take(dev *snug.Device, bytes int64) (block, error) {
 	n := blockBytes(bytes)
 	if n == 0 {
@@ -79,14 +79,14 @@ func (a *arena) take(dev *snug.Device, bytes int64) (block, error) {
 	return b, nil
 }
 
-// drop removes a free block of which nothing is left.
+// drop removes free block number at if it is empty.
 func (a *arena) drop(at int) {
 	if a.free[at].n == 0 {
 		a.free = slices.Delete(a.free, at, at+1)
 	}
 }
 
-// put frees a block, and joins it to the free ones beside it.
+// put frees a block and merges it with the free neighbours.
 func (a *arena) put(b block) {
 	if b.n == 0 {
 		return

@@ -8,35 +8,37 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// BatchNorm normalizes the channels of rows that are images, signals or volumes, see [fused.BatchNorm]. In Backprop the statistics
-// are those of the rows of the micro-batch, in evaluation the running averages, which each micro-batch of Backprop updates once,
-// whatever is computed again. Backprop runs on the CPU, where the statistics lie; evaluation runs on any device.
+// BatchNorm is batch normalization of rows that are images, signals or volumes (Ioffe and Szegedy 2015): see [fused.BatchNorm].
 //
-// The averages follow PyTorch's rules, with the unbiased variance. Mean and Var may be read and set between the calls of a model; as
-// parameters that do not train they are loaded and saved with the others. Statistics that are not finite, which make gradients
-// that are not finite, leave them as they are.
+// In Backprop it normalizes by the mean and variance of each channel in the micro-batch, and updates the running averages of both once
+// a micro-batch, however often a plan computes the layer again. A channel needs two elements or more. In evaluation it normalizes by
+// the running averages. Evaluation works on any device, Backprop on the CPU only, unless the layer is Frozen.
 //
-// The statistics of a micro-batch are those of one rank, as in PyTorch without SyncBatchNorm. Package train sets the averages of
-// all ranks to their mean after each step, which is as if the statistics of the ranks had been averaged, and takes back what a step
-// that failed has added. Optimizers without gradients run no training pass, and leave the averages as they are.
+// The running averages Mean and Var follow PyTorch's rule, with the unbiased variance. They are parameters that do not train, so
+// weights are loaded and saved with them; the caller may read and set them between calls of the model. A micro-batch whose statistics
+// are not finite leaves them unchanged; its gradients are not finite either.
 //
-// The layer holds the statistics of the micro-batch from its forward to its backward step, 8 bytes a channel, in memory of its own.
-// So it computes its output again without measuring again, and cannot be in a model twice.
+// Each rank normalizes by its own micro-batch, as in PyTorch without SyncBatchNorm. After a step package train sets the running
+// averages of all ranks to their mean. When a step fails, it restores them. Optimizers without gradients, such as quant8.MeZO, run
+// no Backprop and never update them.
+//
+// Memory: the layer keeps its output, unless a [Sequential] computes it again. The statistics of the micro-batch take 8 bytes a channel
+// outside of the pass; recomputation uses them again. Therefore a model cannot have the same BatchNorm twice.
 type BatchNorm struct {
-	Weight, Bias *Param // factors and shifts of the channels
-	Mean, Var    *Param // running averages of the channels: each a Buffer
-	Positions    int    // of a row: height times width
+	Weight, Bias *Param // [channels]: gamma and beta
+	Mean, Var    *Param // [channels] of float32: running averages, each with Buffer set
+	Positions    int    // positions of a row, such as height times width of an image
 	ChannelsLast bool
-	Momentum     float32 // of a micro-batch in the averages
-	Eps          float32
-	Frozen       bool // normalizes by the averages in training too, and leaves them as they are, as eval() of a module in PyTorch
+	Momentum     float32 // weight of a micro-batch in the running averages, 0 to 1
+	Eps          float32 // added to the variance, 0 or more
+	Frozen       bool    // Backprop, too, normalizes by the running averages and leaves them unchanged, like a PyTorch module in eval()
 
-	batch   []float32 // mean and 1/σ of the channels in the micro-batch
-	batches uint64    // that were measured
+	batch   []float32 // mean and 1/σ of each channel in the micro-batch
+	batches uint64    // how many micro-batches were measured
 }
 
-// NewBatchNorm returns a BatchNorm, channels first, with PyTorch's names and defaults: the parameters name.weight, which begins as 1,
-// and name.bias, which begins as 0, the averages name.running_mean and name.running_var, a Momentum of 0.1 and an Eps of 1e-5.
+// NewBatchNorm returns a BatchNorm, channels first, with PyTorch's names and defaults. Parameters: name.weight begins as 1 and
+// name.bias as 0. Running averages: name.running_mean begins as 0 and name.running_var as 1. Momentum is 0.1, Eps 1e-5.
 func NewBatchNorm(name string, channels, positions int) *BatchNorm {
 	n := &BatchNorm{Weight: ones(name+".weight", channels), Bias: newParam(name+".bias", 0, channels), Mean: newParam(name+".running_mean", 0, channels),
 		Var: ones(name+".running_var", channels), Positions: positions, Momentum: 0.1, Eps: 1e-5}
@@ -46,7 +48,7 @@ func NewBatchNorm(name string, channels, positions int) *BatchNorm {
 	return n
 }
 
-// image returns the shape of so many rows.
+// image returns the shape of a batch of so many rows.
 func (n *BatchNorm) image(rows int) fused.Image {
 	return fused.Image{Batch: rows, Channels: n.Weight.Len(), Positions: n.Positions, ChannelsLast: n.ChannelsLast}
 }
@@ -69,7 +71,7 @@ func (n *BatchNorm) Width(in int) (int, error) {
 // Params implements [Layer].
 func (n *BatchNorm) Params(yield func(*Param) bool) { yieldAll(yield, n.list()) }
 
-// measures reports whether a pass normalizes by the statistics of its rows.
+// measures reports whether a pass normalizes by the statistics of its own rows.
 func (n *BatchNorm) measures(p *Pass) bool { return p.Window != nil && !n.Frozen }
 
 // ofBatch returns the mean and 1/σ of the micro-batch.
@@ -78,13 +80,13 @@ func (n *BatchNorm) ofBatch() (mean, rstd snug.View) {
 	return snug.ViewOf(n.batch[:c]), snug.ViewOf(n.batch[c:])
 }
 
-// running returns the running mean, and 1/σ of the running variance in a workspace.
+// running returns the running mean, and in the workspace ws 1/σ of the running variance.
 func (n *BatchNorm) running(ws snug.View) (mean, rstd snug.View, err error) {
 	rstd = part(ws, 0, n.Weight.Len())
 	return n.Mean.Value, rstd, fused.BatchRstd(rstd, n.Var.Value, 1, n.Eps)
 }
 
-// measure computes the statistics of x, and updates the running averages.
+// measure computes the statistics of x and updates the running averages.
 func (n *BatchNorm) measure(p *Pass, x *Tensor) error {
 	s := n.image(p.rows)
 	ws, err := p.Workspace(fused.BatchNormWorkspaceLen(s))
@@ -105,7 +107,7 @@ func (n *BatchNorm) measure(p *Pass, x *Tensor) error {
 			momentum = 0
 		}
 	}
-	if momentum > 0 || s.Batch*s.Positions < 2 { // the error of a single element is that of UpdateRunning
+	if momentum > 0 || s.Batch*s.Positions < 2 { // UpdateRunning reports the error of a single element
 		if err := fused.UpdateRunning(n.Mean.Value, n.Var.Value, mean, m2, s.Batch*s.Positions, momentum); err != nil {
 			return err
 		}
@@ -113,7 +115,7 @@ func (n *BatchNorm) measure(p *Pass, x *Tensor) error {
 	return fused.BatchRstd(m2, m2, s.Batch*s.Positions, n.Eps)
 }
 
-// compute computes y.
+// compute writes the output for x to y. It measures x in the first pass of training only.
 func (n *BatchNorm) compute(p *Pass, y, x *Tensor) {
 	p.Do(func() (err error) {
 		var mean, rstd snug.View
@@ -137,10 +139,10 @@ func (n *BatchNorm) compute(p *Pass, y, x *Tensor) {
 	})
 }
 
-// batchSaved is the output, and which micro-batch the statistics in the layer are of.
+// batchSaved is what the layer keeps.
 type batchSaved struct {
 	y     *Tensor
-	batch uint64
+	batch uint64 // BatchNorm.batches of the forward step, to find statistics that a later one has overwritten
 }
 
 // Tensors implements [Saved].

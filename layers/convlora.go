@@ -10,17 +10,24 @@ import (
 	"github.com/snug-ml/snug/conv"
 )
 
-// ConvLoRA is a convolution with a LoRA (Hu et al. 2021, arXiv:2106.09685), by the rules of PEFT: y = Conv(x) + B(Scale·A(x)). A is a
-// convolution like Conv, in one group, to as many channels as the rank; B is one of 1×1 in Conv's groups. It keeps Conv's output and
-// A's. A Dropout of x comes before it, where all of x may be dropped.
+// ConvLoRA is a convolution with a LoRA adapter (Hu et al. 2021, arXiv:2106.09685), as in PEFT:
+//
+//	y = Conv(x) + B(Scale·A(x))
+//
+// A has the kernel, stride, dilation and padding of Conv, one group, and rank output channels. B is a convolution with kernel 1 and
+// the groups of Conv. The layer keeps its own output and that of A. There is no lora_dropout: a [Dropout] before the layer drops
+// the input of Conv too.
 type ConvLoRA struct {
 	Conv, A, B *Conv
 	Scale      float32 // alpha/rank, or alpha/√rank of a rank-stabilized LoRA
 }
 
-// NewConvLoRA freezes c, whose weight is named name.weight, and returns it with an adapter with the parameters name.lora_A.weight, whose
-// first values are as spread as PEFT's, and name.lora_B.weight, which begins as 0. A rank that the groups do not divide, and a
-// transposed convolution, are errors of Width.
+// NewConvLoRA freezes c, whose weight is named name.weight, and adds an adapter. Its parameters, in the DType of the pass, are
+//
+//	name.lora_A.weight   [rank, In, kernel...]            normally distributed, with the variance of PEFT's uniform distribution
+//	name.lora_B.weight   [Out, rank/Groups, 1...]         zeros
+//
+// Width returns an error for a transposed convolution, and for a rank that is not a multiple of the groups.
 func NewConvLoRA(c *Conv, rank int, scale float32) ConvLoRA {
 	if c == nil || c.Weight == nil {
 		return ConvLoRA{Conv: c}
@@ -71,8 +78,9 @@ func (l ConvLoRA) Backward(p *Pass, x *Tensor, s Saved, dy *Tensor) *Tensor {
 	return l.sum().Backward(p, x, s, dy)
 }
 
-// Merge adds the adapter to the weight of the convolution, rounded once, and makes B 0, so that Conv alone computes the same. It wraps
-// [snug.ErrConfig] for a convolution of several groups, whose weight cannot hold an adapter of one.
+// Merge adds Scale·B·A to the weight of Conv, rounded once to its type, and sets B to 0, so that Conv alone computes the same. The
+// error wraps [snug.ErrConfig] for several groups, because A mixes the channels of all groups, and otherwise is one of Width or of
+// the device.
 func (l ConvLoRA) Merge() error {
 	if missing(l.Conv) {
 		return fmt.Errorf("layers: Merge: a ConvLoRA without Conv: %w", snug.ErrConfig)

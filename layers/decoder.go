@@ -7,17 +7,27 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// Decoder is the loss of an encoder: that of a model whose cross-attentions see the output of the encoder, for Sample.Decoder, which has
-// as many sequences. So an encoder and a decoder, or networks for two kinds of data, train as one [Model], that of the encoder. Its
-// parameters are those of both; plans and costs are of each alone, and the decoder runs while the encoder holds what it keeps.
-// Sequence i of the decoder sees Source.Each rows: the output for sequence i of the encoder, cut into rows of the width that the
-// attentions want. The rows of an image with channels last are its positions.
+// Decoder makes a second model the [Loss] of a first one, the encoder. An encoder and a decoder, or networks for two kinds of data,
+// then train as one [Model]:
+//
+//	src := &layers.Source{Each: n}          // n: rows of the encoder's output that a sequence of the decoder sees
+//	dec, err := layers.NewModel(...)        // its cross-attentions have Attention.Source = src
+//	enc, err := layers.NewModel(width, layers.Decoder{Model: dec, Source: src}, ...) // trains the parameters of both
+//
+// A [Sample] of the encoder has the decoder's sample in Sample.Decoder, with as many sequences; neither has Starts. The
+// cross-attentions read the encoder's output as [sequences, Source.Each, In], where In is the input width of their layers for keys
+// and values: sequence i sees its own Each rows. If the encoder's output is an image with channels last, In is the number of its
+// channels and Each that of its positions. Evaluate and Backprop return errors that wrap [snug.ErrShape] for other samples.
+//
+// The encoder's Trainable has the parameters of both models. Plans and Costs do not: each model has its own. In a training pass
+// the decoder runs while the encoder holds its saved sets: the peak of the decoder comes on top of these and of the encoder's output
+// with its gradient.
 type Decoder struct {
-	Model  *Model  // of the same Device and DType; close it too
-	Source *Source // of its attentions, with Each alone
+	Model  *Model  // the decoder, of the encoder's Device and DType; the caller closes it
+	Source *Source // of its cross-attentions; only Each is set
 }
 
-// Weight implements [Loss]: that of the decoder's sample.
+// Weight implements [Loss]: the decoder's weight of Sample.Decoder.
 func (l Decoder) Weight(s Sample, _ int) float64 {
 	if s.Decoder == nil {
 		return 0
@@ -25,7 +35,7 @@ func (l Decoder) Weight(s Sample, _ int) float64 {
 	return l.Model.Weight(*s.Decoder)
 }
 
-// Check implements [Loss].
+// Check implements [Loss]. The error wraps [snug.ErrConfig].
 func (l Decoder) Check(int) error {
 	if l.Model == nil || l.Model.pass == nil || l.Source == nil || l.Source.Each < 1 || l.Source.Rows != 0 || l.Source.X != nil || l.Source.Starts != nil {
 		return fmt.Errorf("layers: a Decoder without a Model, or whose Source has not Each alone: %w", snug.ErrConfig)
@@ -36,7 +46,7 @@ func (l Decoder) Check(int) error {
 // Params implements [Loss].
 func (l Decoder) Params(yield func(*Param) bool) { yieldAll(yield, l.Model.Params()) }
 
-// run calls do while the attentions see y, and add its gradient to dy, unless it is nil.
+// run calls do with y as the X of the Source. If dy is not nil, the attentions add the gradient of y to it.
 func (l Decoder) run(p *Pass, y, dy *Tensor, s Sample, do func(Sample) error) {
 	p.Do(func() error {
 		if s.Decoder == nil || max(1, s.Decoder.Sequences) != p.Batch.Sequences || s.Decoder.Starts != nil || p.Batch.Starts != nil {

@@ -1,5 +1,5 @@
-// Package layers has the building blocks of models as values: linear, norms, activations, MLPs, experts, attention,
-// embedding, dropout and losses, with named parameters, forward, backward, and exact memory.
+// Package layers has the building blocks of models as values: linear layers, convolutions, norms, activations, MLPs, experts,
+// attention, embeddings, dropout and losses, with named parameters, forward and backward passes, and exact memory.
 //
 //	var list []layers.Layer
 //	for i := range 6 {
@@ -12,8 +12,9 @@
 //	t, err := train.New(m, train.Options{StateBits: 8, Schedule: train.Constant(1e-3)})
 //
 // There is no automatic differentiation. A [Layer] computes its output, keeps what its backward step needs, and computes gradients;
-// it is a stage of a chain of package remat. [Sequential] and [Residual] join layers. [Model] is a chain with a [Loss]: the parameters
-// in its Trainable are what quant8, accum and offload know by their names, and Backprop adds their gradients to any train.Window.
+// it is a stage of a chain of package remat. [Sequential], [Residual], [Sum] and [Concat] join layers. [Model] is a chain with a
+// [Loss]: the parameters in its Trainable are what quant8, accum and offload know by their names, and Backprop adds their gradients
+// to any train.Window.
 //
 // # A layer of your own
 //
@@ -30,7 +31,8 @@
 //
 // # Types and devices
 //
-// Weights, activations and their gradients have the DType of the [Options]; sums, statistics and gradients of parameters are float32.
-// Layers run on any device; [Elementwise] runs on the CPU in float32. A matrix of a [Linear] may be in 4 or 8 bits (Frozen, and the
-// Quantized of its Weight), have an [Adapter] of package qlora, or lie in [Pages].
+// Weights, activations and their gradients have the DType of the [Options]; sums, statistics and gradients of parameters are
+// float32. Layers run on any device, with two exceptions: [Elementwise] runs on the CPU in float32, and a [BatchNorm] trains on the
+// CPU. A matrix of a [Linear] may be in 4 or 8 bits (Frozen, and the Quantized of its Weight), have an [Adapter] of package qlora,
+// or lie in [Pages].
 package layers

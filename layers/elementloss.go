@@ -7,18 +7,22 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// ElementLoss is the mean loss of the elements of the output against Sample.Y, such as the binary cross-entropy of pixels, see
-// [fused.Elementwise]. Its Weights and Losses are nil.
+// ElementLoss is the mean over all elements of the output of a loss against Sample.Y, such as the binary cross-entropy of pixels: see
+// [fused.Elementwise], whose Form must be set, and whose Weights and Losses must be nil. Sample.Y has the shape of the output.
+//
+// Targets are converted to the type of the pass. They take a tensor of the size of the output while the loss runs, and so does the
+// gradient in training.
 type ElementLoss struct{ fused.Elementwise }
 
-// DiceLoss is the mean Dice loss of rows of Cols elements, such as the pixels of an image, against Sample.Y, see [fused.Dice]. Its
-// Weights and Losses are nil.
+// DiceLoss is the mean Dice loss against Sample.Y: see [fused.Dice], whose Weights and Losses must be nil. The mean is over groups
+// of Cols successive elements, such as the pixels of a class of an image; the width of the output must be a multiple of Cols. The
+// shape of Sample.Y, types and memory are as for [ElementLoss].
 type DiceLoss struct{ fused.Dice }
 
-// Weight implements [Loss]: elements count.
+// Weight implements [Loss]: the number of elements.
 func (ElementLoss) Weight(s Sample, _ int) float64 { return float64(len(s.Y)) }
 
-// Check implements [Loss].
+// Check implements [Loss]. The error wraps [snug.ErrConfig].
 func (l ElementLoss) Check(int) error {
 	if l.Form == 0 || l.Weights != nil || l.Losses != nil {
 		return fmt.Errorf("layers: an ElementLoss without Form, or with Weights or Losses: %w", snug.ErrConfig)
@@ -41,10 +45,10 @@ func (l ElementLoss) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Ten
 	})
 }
 
-// Weight implements [Loss]: rows of Cols elements count.
+// Weight implements [Loss]: the number of groups of Cols elements.
 func (l DiceLoss) Weight(s Sample, _ int) float64 { return float64(len(s.Y) / max(1, l.Cols)) }
 
-// Check implements [Loss].
+// Check implements [Loss]. The error wraps [snug.ErrConfig].
 func (l DiceLoss) Check(width int) error {
 	if l.Cols < 1 || width%l.Cols != 0 || l.Weights != nil || l.Losses != nil {
 		return fmt.Errorf("layers: a DiceLoss of %d Cols for rows of %d elements, or with Weights or Losses: %w", l.Cols, width, snug.ErrConfig)
@@ -67,7 +71,8 @@ func (l DiceLoss) Backward(p *Pass, y *Tensor, s Sample, scale float32) (*Tensor
 	})
 }
 
-// evaluateAgainst calls do with Sample.Y in the type of the pass.
+// evaluateAgainst calls do with targets t, which are Sample.Y in the type of the pass. It fails with [snug.ErrShape] if Y has not the
+// length of y.
 func evaluateAgainst(p *Pass, y *Tensor, s Sample, do func(t snug.View) (fused.Loss, error)) (loss fused.Loss) {
 	if p == nil || y == nil {
 		return loss
@@ -86,7 +91,7 @@ func evaluateAgainst(p *Pass, y *Tensor, s Sample, do func(t snug.View) (fused.L
 	return loss
 }
 
-// backwardAgainst also returns the gradient that do writes to dy.
+// backwardAgainst is evaluateAgainst for a do that also writes the gradient of y to dy.
 func backwardAgainst(p *Pass, y *Tensor, s Sample, do func(dy, t snug.View) (fused.Loss, error)) (dy *Tensor, loss fused.Loss) {
 	if p == nil || y == nil {
 		return &Tensor{}, loss

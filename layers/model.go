@@ -19,22 +19,22 @@ import (
 
 // Sample is a micro-batch of a [Model].
 type Sample struct {
-	X      []float32 // [rows, width]: the input, nil where the first layer is an [Embedding]
-	Tokens []int32   // the input of an Embedding: a token for each row
-	Y      []float32 // targets of [MSE], in the shape of the output
-	Labels []int32   // targets of [CrossEntropy], one for each row; negative ones are ignored
+	X      []float32 // [rows, width]: the input, nil if the first layer is an [Embedding]
+	Tokens []int32   // [rows]: the input of an Embedding
+	Y      []float32 // targets of [MSE], [ElementLoss] and [DiceLoss], in the shape of the output
+	Labels []int32   // targets of [CrossEntropy], one for each row or position; negative ones are ignored
 	// Sequences is the number of sequences of equal length, for [Attention]; 0 is 1. Starts, unless nil, packs sequences of
 	// different lengths instead: sequence i has the rows Starts[i] to Starts[i+1]-1.
 	Sequences int
 	Starts    []int
-	Decoder   *Sample // of a [Decoder]
+	Decoder   *Sample // the sample of the second model, if the loss is a [Decoder]
 	Draw      uint64  // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Model is a chain of layers, each a stage, with a loss. It is a train.Model, and holds the parameters, activations and a
-// workspace. A Model is not safe for concurrent use.
+// Model is a chain of layers with a loss; each layer is a stage of package remat. It is a train.Model, and holds the parameters,
+// activations and a workspace. A Model is not safe for concurrent use.
 type Model struct {
-	// Report is what the last call of Backprop held and did.
+	// Report says what the last call of Backprop computed, and the bytes that it held.
 	Report remat.Report
 
 	pass   *Pass
@@ -45,20 +45,22 @@ type Model struct {
 	chain  *remat.Chain[*Tensor, Saved]
 	runner *remat.Runner[*Tensor, Saved]
 	plan   remat.Plan
-	width  int // of the input
-	fits   int // the rows of a batch that memory is reserved for
+	width  int // elements of a row of the input
+	fits   int // rows of the largest batch that the pass has reserved memory for, with this plan
 
 	balances []*Balance // of the layers, each once
 	held     held
 	ends     counted // the input, the loss and the gradient of the output
 }
 
-// NewModel returns a model of layers for inputs of so many elements a row; width is 0 where the first layer is an [Embedding]. It
-// allocates the parameters that have no values, and fills them with their first values, which depend on the seed, their order and
-// nothing else. The layers belong to the model. A new model keeps all saved sets, see [Model.SetPlan].
+// NewModel returns a model of layers for inputs of width elements a row, or 0 if the first layer is an [Embedding]. It allocates the
+// parameters that have no values, in the type of the options or for a Buffer in float32. It fills them with initial values, which
+// depend on Options.Seed and on the order of the parameters only. The layers belong to the model. A new model keeps all saved sets,
+// see [Model.SetPlan].
 //
-// The error wraps [snug.ErrConfig] for a nil loss, for no layers or a nil one, and for parameters without a name or with the same
-// one, [snug.ErrShape] for layers that do not fit each other, [snug.ErrDType], [snug.ErrDevice] or [snug.ErrNoMemory].
+// The error wraps [snug.ErrConfig] for a nil loss, no layers or a nil layer, for parameters that are nil, without a name or with the
+// name of another, and for a layer with a Buffer that is in the model twice. It wraps [snug.ErrShape] for layers that do not fit
+// each other, otherwise [snug.ErrDType], [snug.ErrDevice] or [snug.ErrNoMemory].
 func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	if loss == nil || width < 0 {
 		return nil, fmt.Errorf("layers: NewModel: the loss is nil, or the width %d below 0: %w", width, snug.ErrConfig)
@@ -93,7 +95,7 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	return m, nil
 }
 
-// makeBalances lists the balances of layers, and of those in them.
+// makeBalances lists the balances of the [Experts] in a list of layers, and in the layers inside of these.
 func (m *Model) makeBalances(list []Layer) (err error) {
 	for _, l := range list {
 		switch l := l.(type) {
@@ -149,7 +151,7 @@ func (m *Model) makeParams() (err error) {
 	return err
 }
 
-// makeParam allocates a parameter without values and fills it.
+// makeParam allocates a parameter and fills it with initial values, unless it has values already.
 func (m *Model) makeParam(w *Param) error {
 	if w.Quantized != nil || w.Pages != nil {
 		return nil
@@ -192,7 +194,7 @@ func (m *Model) Params() []*Param {
 	return m.params
 }
 
-// Trainable yields the parameters that train, as package train takes them.
+// Trainable yields the names and values of the parameters that train, for package train.
 func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 	return func(yield func(string, snug.View) bool) {
 		for _, w := range m.Params() {
@@ -203,7 +205,8 @@ func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 	}
 }
 
-// Buffers yields the running averages of layers, as package train takes them. They are among Params.
+// Buffers yields the names and values, in float32, of the parameters with Buffer set, such as the running averages of a [BatchNorm].
+// A Model is thereby a train.Buffered.
 func (m *Model) Buffers() iter.Seq2[string, snug.View] {
 	return func(yield func(string, snug.View) bool) {
 		for _, w := range m.Params() {
@@ -214,8 +217,8 @@ func (m *Model) Buffers() iter.Seq2[string, snug.View] {
 	}
 }
 
-// Matrix returns the rows and columns of a parameter of two dimensions or more, except tables and heads: package train gives them to
-// optimizers that take matrices. The weight of a convolution is one of its first dimension and the product of the others.
+// Matrix returns the rows and columns of a parameter with two dimensions or more as a matrix, for optimizers that take matrices: the
+// first dimension, and the product of the others. For embeddings, output layers, vectors and unknown names it returns 0, 0.
 func (m *Model) Matrix(name string) (rows, cols int) {
 	for _, w := range m.Params() {
 		if w.Name == name && len(w.Shape) >= 2 && !w.table {
@@ -225,7 +228,7 @@ func (m *Model) Matrix(name string) (rows, cols int) {
 	return 0, 0
 }
 
-// rows returns the rows of a sample, 0 for one that does not fit the model.
+// rows returns the number of rows of a sample, rounded down if they are not whole.
 func (m *Model) rows(s Sample) int {
 	if m == nil || m.pass == nil {
 		return 0
@@ -236,7 +239,7 @@ func (m *Model) rows(s Sample) int {
 	return len(s.X) / m.width
 }
 
-// Weight returns the weight of a sample in a mean over several.
+// Weight returns the weight of a sample in a mean over several, such as the number of its targets: see [Loss].
 func (m *Model) Weight(s Sample) float64 {
 	if m == nil || m.loss == nil {
 		return 0
@@ -244,9 +247,11 @@ func (m *Model) Weight(s Sample) float64 {
 	return m.loss.Weight(s, m.rows(s))
 }
 
-// Costs returns the costs of the chain for batches of so many sequences with so many rows each, for the planners of package remat.
-// A stage has the name that the parameters of its layer begin with, such as "0.mlp", by which [remat.Only] selects it, and "layers.3"
-// where they have none in common. Sizes are exactly the bytes that Backprop holds. Times are 10⁹ multiply-adds of matrix products.
+// Costs returns the costs of each layer for batches of so many sequences with so many rows each, for the planners of package remat.
+// Sizes are exactly the bytes that Backprop holds. The unit of times is 10⁹ multiply-adds of matrix products.
+//
+// The name of a stage, by which [remat.Only] selects it, is the common prefix of its parameters' names, such as "0.mlp". A layer
+// without a common prefix has its number, such as "layers.3". The error wraps [snug.ErrConfig].
 func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 	const most = 1<<31 - 1
 	if m == nil || m.pass == nil || sequences < 1 || rows < 1 || rows > most/sequences {
@@ -257,7 +262,7 @@ func (m *Model) Costs(sequences, rows int) (remat.Costs, error) {
 	return costs, nil
 }
 
-// costs returns the costs of the chain for a batch.
+// costs is Costs for any batch.
 func (m *Model) costs(b Batch) remat.Costs {
 	width := m.width
 	costs := remat.Costs{Input: int64(m.pass.DType.Size()) * int64(b.Rows) * int64(width)}
@@ -270,8 +275,8 @@ func (m *Model) costs(b Batch) remat.Costs {
 	return costs
 }
 
-// stageName returns the parts between dots that the names of a layer's parameters begin with, without the last part of any, or the
-// number of the layer.
+// stageName returns the common prefix of a layer's parameter names in whole parts between dots, never with the last part of a name. If
+// there is none, it is the number of the layer.
 func stageName(i int, l Layer) string {
 	var common []string
 	first := true
@@ -295,8 +300,8 @@ func stageName(i int, l Layer) string {
 }
 
 // SetPlan makes Backprop run a plan, which says what each layer keeps for its backward step and what it computes again. A plan
-// without operations keeps everything. Every plan gives the same gradients, bit for bit. Report.Mismatches lists what a call held
-// otherwise than the costs of the last call of Costs say.
+// without operations keeps everything. Every plan gives the same gradients, bit for bit. After Backprop, Report.Mismatches lists
+// where the bytes held differ from those of the last call of Costs.
 //
 // The error wraps [snug.ErrConfig] for a plan that is not valid, and [snug.ErrShape] for one of another number of layers.
 func (m *Model) SetPlan(plan remat.Plan) (err error) {
@@ -314,7 +319,7 @@ func (m *Model) SetPlan(plan remat.Plan) (err error) {
 	return err
 }
 
-// begin prepares for a sample, and returns the input.
+// begin prepares for a sample, and returns its input as a tensor.
 func (m *Model) begin(s Sample) (*Tensor, error) {
 	rows := m.rows(s)
 	switch {
@@ -350,7 +355,7 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 	return x, m.pass.Failed()
 }
 
-// end frees what a call holds.
+// end frees the tensors of a call.
 func (m *Model) end() {
 	if m != nil && m.pass != nil {
 		m.pass.PutAll()
@@ -414,7 +419,8 @@ func (m *Model) Evaluate(ctx context.Context, s Sample) (loss fused.Loss, err er
 	return loss, nil
 }
 
-// Predict writes the output of the last layer for a sample to out, [rows, width of the output]. Errors are those of Backprop.
+// Predict writes the output of the last layer for a sample to out, [rows, width of the output], in float32. Errors are those of
+// Backprop, and [snug.ErrShape] for an out of another length.
 func (m *Model) Predict(ctx context.Context, out []float32, s Sample) (err error) {
 	defer fault.Named(&err, "layers: Predict")
 	return m.eval(ctx, s, func(y *Tensor) error {

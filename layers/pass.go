@@ -15,9 +15,9 @@ import (
 	"github.com/snug-ml/snug/remat"
 )
 
-// Window takes gradients; an [accum.Window] is one, and every train.Window. Into returns the float32 accumulator of a
-// parameter, which has the parameter's length, and how a gradient enters it. Further calls for the same name in one
-// micro-batch must return a Beta of 1: a parameter that is used twice has two gradients.
+// Window takes the gradients of parameters; an [accum.Window] is one, and every train.Window. Into returns the float32
+// accumulator of a parameter, which has the parameter's length, and how a gradient enters it. A parameter that is used twice
+// has two gradients, so further calls for the same name in one micro-batch must return a Beta of 1.
 //
 // If a Window is an [accum.Completer], its Done is called as soon as the gradient of a parameter is complete.
 type Window = interface {
@@ -29,24 +29,24 @@ type Options struct {
 	DType   snug.DType     // of weights and activations: F32, F16 or BF16; 0: F32. Sums and statistics are always float32.
 	Device  *snug.Device   // where layers compute; nil: the CPU
 	Seed    uint64         // of dropout, and of the first values of parameters
-	Monitor *meter.Monitor // counts the tensors, unless nil
-	Tiles   int            // most tiles of rows in which an MLP runs; 0 and 1: all rows at once
+	Monitor *meter.Monitor // counts the bytes of tensors and limits them, unless nil
+	Tiles   int            // an MLP runs in up to so many tiles of rows; 0 and 1: all rows at once
 }
 
-// Batch is the shape of a batch and what belongs to its rows.
+// Batch is the shape of a micro-batch, with its tokens and positions.
 type Batch struct {
 	Rows      int
 	Sequences int
 	Longest   int     // rows of the longest sequence
 	Starts    []int   // unless nil, sequence i has the rows Starts[i] to Starts[i+1]-1; nil: all have Rows/Sequences
-	Tokens    []int32 // of an [Embedding]
-	Positions []int32 // of each row within its sequence
-	Group     int     // rows of the largest group of an expert that [Pass.Cost] counts; 0: twice the mean
+	Tokens    []int32 // [Rows]: the input of an [Embedding]
+	Positions []int32 // [Rows]: the place of each row in its sequence, from 0
+	Group     int     // rows that [Pass.Cost] assumes for the expert with the most rows; 0: twice the mean
 	Draw      uint64  // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets the rows and sequences, and the positions of rows: so many sequences of equal length (0 is 1), or with starts of
-// different ones. The error wraps [snug.ErrShape].
+// Shape sets Rows, Sequences, Longest, Starts and Positions. Without starts the rows are so many sequences of equal length, where 0
+// stands for 1; with starts sequences ignores that number. The error wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	defer fault.Named(&err, "layers: Shape")
 	if c == nil || rows < 1 {
@@ -83,18 +83,18 @@ func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 }
 
 // Pass is what layers compute in: the batch, memory for activations, the window of gradients, and the first error. After an
-// error the layers do nothing. The buffers grow to the longest batch and stay, so that a pass which is not longer than
+// error the layers do nothing. Memory grows to the needs of the largest batch and stays, so that a batch which is not larger than
 // an earlier one allocates nothing on the CPU. A Pass is not safe for concurrent use.
 type Pass struct {
 	pool
 	Options
 	Batch  Batch
-	Window Window // of the gradients, nil in evaluation
-	Err    error
-	Number uint64 // of the values of the parameters: raise it when they have changed
+	Window Window // takes the gradients; nil in evaluation
+	Err    error  // the first error of an operation
+	Number uint64 // version of the parameters: raise it when their values have changed
 
 	ctx               context.Context
-	recomputes        bool // what runs has run before
+	recomputes        bool // a backward step computes outputs again
 	tile              tile
 	ws, sunk, discard scratch
 	ones, plusOne     scratch // 1, and 1+w of the norm that computes
@@ -124,7 +124,7 @@ func NewPass(o Options) (*Pass, error) {
 	return p, nil
 }
 
-// counting returns a Pass like p that computes nothing and allocates nothing: it counts the bytes of tensors.
+// counting returns a Pass with the options of p for a dry run, which computes and allocates nothing but counts the bytes of tensors.
 func (p *Pass) counting(b Batch) *Pass {
 	c := &Pass{Options: p.Options, Batch: b, pool: pool{dev: p.dev, counts: true}, ctx: context.Background()}
 	c.Monitor = nil
@@ -132,13 +132,13 @@ func (p *Pass) counting(b Batch) *Pass {
 	return c
 }
 
-// Begin begins p.Batch.
+// Begin prepares for p.Batch: it clears the error and the peak of tensors in bytes.
 func (p *Pass) Begin() {
 	p.tile, p.Err, p.recomputes = tile{}, nil, false
 	p.pool.begin(p.Batch.Rows)
 }
 
-// Start begins the operations of a layer of a stage: with no error, and all rows.
+// Start prepares for a step of a stage, which runs under ctx: it clears the error of the step before, and the tile.
 func (p *Pass) Start(ctx context.Context) *Pass {
 	p.ctx, p.Err, p.tile = ctx, nil, tile{}
 	return p
@@ -149,7 +149,7 @@ func (p *Pass) Start(ctx context.Context) *Pass {
 // them where Window is set.
 func (p *Pass) FirstPass() bool { return !p.recomputes && remat.FirstPass(p.ctx) }
 
-// again calls do, which computes again.
+// again calls do, in which FirstPass is false.
 func (p *Pass) again(do func()) {
 	before := p.recomputes
 	p.recomputes = true
@@ -163,7 +163,7 @@ func (p *Pass) Failed() error {
 	return p.Err
 }
 
-// Fail keeps an error that concerns the whole batch, so that it fails although the layer that computes now goes on.
+// Fail keeps an error that Start does not clear: the pass fails until Begin.
 func (p *Pass) Fail(err error) { p.pool.err = cmp.Or(p.pool.err, err) }
 
 // made reports whether NewPass or counting made a pass.

@@ -24,29 +24,29 @@ func (t *Tensor) Bytes() int64 {
 	return int64(t.View.Bytes())
 }
 
-// pool hands out tensors. Their memory comes from an arena, so that it is used again by tensors of any size.
+// pool allocates tensors from an arena, so that tensors of other sizes reuse the memory of freed ones.
 type pool struct {
 	dev     *snug.Device
 	monitor *meter.Monitor // counts tensors in use, unless nil
-	holder  *meter.Holder  // for what computes now
-	counts  bool           // tensors have no memory: their bytes are counted
-	rows    int            // rows of a tensor: of the current batch, or of a part of it
+	holder  *meter.Holder  // counts the tensors that get returns, unless nil
+	counts  bool           // a dry run: tensors have no memory, their bytes are counted
+	rows    int            // rows of a new tensor: of the batch, or of the tile that computes
 	arena   arena
-	tensors []*buffer // of the batch
-	spare   []*buffer // without a tensor
-	used    int64     // bytes of tensors that are in use
-	peak    int64     // the largest used
-	marked  int64     // the largest used since the last mark
-	err     error     // the first of the device, such as that its memory is full
+	tensors []*buffer // in use
+	spare   []*buffer // freed, to be filled again
+	used    int64     // bytes of the tensors in use
+	peak    int64     // the largest used since begin
+	marked  int64     // the largest used since the last Mark
+	err     error     // the first error of the device, of the monitor's limit or of Pass.Fail
 }
 
 // buffer is a tensor and its block.
 type buffer struct {
 	t     Tensor
-	bytes int64 // of t
+	bytes int64 // of t, without padding
 	at    block
-	index int           // in tensors
-	by    *meter.Holder // counts its bytes
+	index int           // in pool.tensors
+	by    *meter.Holder // counts the bytes
 }
 
 // PutAll frees the tensors that a failed call left in use.
@@ -59,14 +59,17 @@ func (p *pool) PutAll() {
 // begin prepares for a batch.
 func (p *pool) begin(rows int) { p.rows, p.err, p.peak = rows, nil, 0 }
 
-// Reserve makes the memory that tensors take while a chain of such costs runs a plan, in one piece. Without it, or where the costs are
-// too low, tensors get memory as they need it, in several pieces, of which they use less. It does nothing while there are tensors.
-// Errors are those of [snug.MakeView].
+// Reserve allocates the memory of a plan's tensors in one piece: the peak bytes that the plan predicts from costs c, 1/32 more for
+// gaps between tensors, and 64 KiB for alignment. Without it, or where c is too low, tensors allocate pieces as they need them,
+// which together are larger.
+//
+// It does nothing while tensors are in use, if the pool already holds that much, if the plan is not valid for c, or if the peak
+// exceeds the monitor's limit: then the Get that does not fit fails. Errors are those of [snug.MakeView].
 func (p *pool) Reserve(plan remat.Plan, c remat.Costs) error {
 	r, err := plan.Simulate(c)
-	bytes := r.Peak + r.Peak/32 + 1<<16 // tensors that stay between others leave gaps, and blocks are multiples of their alignment
+	bytes := r.Peak + r.Peak/32 + 1<<16
 	if err != nil || p.used > 0 || bytes <= p.arena.held() || p.monitor.Fits(meter.OnDevice, r.Peak) != nil {
-		return nil // over the monitor's limit, the tensor that does not fit is the error
+		return nil
 	}
 	return cmp.Or(p.arena.close(), p.arena.grow(p.dev, bytes))
 }
@@ -80,8 +83,8 @@ func (p *pool) close() error {
 // made reports whether a pool is of NewPass or counting.
 func (p *pool) made() bool { return p != nil && p.dev != nil }
 
-// get returns a tensor of the batch's rows, or of the tile's, with arbitrary contents. Where the device or the
-// monitor's limit has no room it keeps the error and returns an empty tensor.
+// get returns a tensor [rows, width] of type dt with arbitrary contents, for the rows of the batch or of the tile that computes.
+// If the device or the monitor's limit has no room, it keeps the error in p.err and returns an empty tensor.
 func (p *pool) get(dt snug.DType, width int) *Tensor {
 	if !p.made() || width < 0 {
 		return &Tensor{}
@@ -115,7 +118,7 @@ func (p *pool) get(dt snug.DType, width int) *Tensor {
 	return &b.t
 }
 
-// marks makes a pool the Monitor of a chain, which measures the transient bytes of its stages.
+// marks makes a pool a [remat.Monitor], so that a chain measures the transient bytes of its stages.
 type marks struct{ *pool }
 
 // Mark implements [remat.Monitor].
@@ -125,7 +128,8 @@ func (m marks) Mark() (held, peak int64) {
 	return held, peak
 }
 
-// count tells the monitor of n bytes that will be in use, and checks its limit.
+// count adds n bytes to the holder that counts now, or returns an error that wraps [snug.ErrNoMemory] if they exceed the
+// monitor's limit.
 func (p *pool) count(n int64) error {
 	err := p.monitor.Fits(meter.OnDevice, n)
 	if err == nil {
@@ -134,10 +138,10 @@ func (p *pool) count(n int64) error {
 	return err
 }
 
-// Hold makes h count the tensors that Get returns from now on, in the Monitor of the options.
+// Hold makes h, a holder of Options.Monitor, count the tensors that Get returns from now on.
 func (p *pool) Hold(h *meter.Holder) { p.holder = h }
 
-// Give makes a holder count a tensor, in place of the holder that counts it now.
+// Give moves the bytes of a tensor from the holder that counts them to another one.
 func (p *pool) Give(t *Tensor, to *meter.Holder) {
 	if t == nil || t.buffer == nil {
 		return
@@ -147,7 +151,7 @@ func (p *pool) Give(t *Tensor, to *meter.Holder) {
 	t.buffer.by = to
 }
 
-// Put frees tensors for reuse. It ignores nil, and tensors that are not of Get.
+// Put frees tensors for reuse. It ignores nil and tensors that Get did not return. It panics if a tensor is freed twice.
 func (p *pool) Put(list ...*Tensor) {
 	for _, t := range list {
 		if t == nil || t.buffer == nil {
@@ -155,7 +159,7 @@ func (p *pool) Put(list ...*Tensor) {
 		}
 		b := t.buffer
 		if b.index >= len(p.tensors) || p.tensors[b.index] != b {
-			panic("layers: a tensor was freed twice") // a layer is wrong
+			panic("layers: a tensor was freed twice")
 		}
 		last := p.tensors[len(p.tensors)-1]
 		p.tensors[b.index], last.index = last, b.index
@@ -167,7 +171,7 @@ func (p *pool) Put(list ...*Tensor) {
 	}
 }
 
-// Measure calls do, and returns how many bytes of tensors it held at most besides those that were in use before.
+// Measure calls do, and returns the peak of its tensors in bytes, above what was in use before. It returns 0 for a nil do.
 func (p *pool) Measure(do func()) int64 {
 	if do == nil {
 		return 0
@@ -183,17 +187,17 @@ func (p *pool) Measure(do func()) int64 {
 // Used returns the bytes of tensors in use.
 func (p *pool) Used() int64 { return p.used }
 
-// Peak returns the most bytes of tensors that were in use at a time since the batch began.
+// Peak returns the largest number of bytes in use since the batch began.
 func (p *pool) Peak() int64 { return p.peak }
 
 // Held returns the bytes of memory for tensors, in use or not.
 func (p *pool) Held() int64 { return p.arena.held() }
 
-// part returns n elements of v from lo on, which v must have.
+// part returns elements lo to lo+n-1 of v. It panics if v is shorter.
 func part(v snug.View, lo, n int) snug.View {
 	s, err := v.Slice(lo, lo+n)
 	if err != nil {
-		panic(err) // the layout of a layer is wrong
+		panic(err)
 	}
 	return s
 }

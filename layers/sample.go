@@ -1,8 +1,11 @@
 package layers
 
-// Split divides a sample of several sequences in two, as train.Trainer.SplitBy wants it: the first half, rounded down, and the rest. ok
-// is false for one sequence. Rows that do not belong together, such as images, are sequences of one row. The second half draws other
-// random numbers: Draw and as many numbers after it as there are sequences belong to the sample.
+// Split divides a sample of n sequences into the first n/2, rounded down, and the rest. ok is false if n is below 2, or if
+// Sample.Decoder cannot be split. It is a function for train.Trainer.SplitBy. To split a batch of images, which do not depend on each
+// other, set Sequences to their number.
+//
+// The halves share the memory of s, except for new Starts in b. The Draw of b is s.Draw + n/2. So that random numbers are drawn once,
+// leave n-1 unused values after the Draw of a sample.
 func (s Sample) Split() (a, b Sample, ok bool) {
 	n := max(1, s.Sequences)
 	if s.Starts != nil {
@@ -12,7 +15,7 @@ func (s Sample) Split() (a, b Sample, ok bool) {
 		return a, b, false
 	}
 	first := n / 2
-	rows, before := n, first // any number in this ratio
+	rows, before := n, first // cut takes the ratio only
 	if s.Starts != nil {
 		rows, before = s.Starts[n], s.Starts[first]
 	}
@@ -38,7 +41,7 @@ func (s Sample) Split() (a, b Sample, ok bool) {
 	return a, b, true
 }
 
-// cut leaves before of rows in a, and the rest in b.
+// cut leaves the elements of the first rows, so many as before, in a, and moves the others to b.
 func cut[T any](a, b *[]T, before, rows int) {
 	at := len(*a) / rows * before
 	*a, *b = (*a)[:at], (*b)[at:]

@@ -7,18 +7,21 @@ import (
 	"github.com/snug-ml/snug"
 )
 
-// Source is what the queries of a cross-attention see, such as the output of an encoder: sequence i of the batch sees all rows of
-// sequence i of the source. It is the caller's, and does not change while a batch runs forward and backward. That of a [Decoder] has
-// Each alone.
+// Source has the rows that cross-attention computes keys and values from, such as the output of an encoder. Queries of sequence i
+// of the batch see all rows of sequence i of the source. Its fields and tensors belong to the caller, who must not change them
+// between the forward and the backward pass of a batch.
+//
+// There are two ways to fill it. For a [Decoder] set Each alone; the Decoder sets the others for each batch. Otherwise set Rows and
+// X, and leave Each 0.
 type Source struct {
-	Each   int // rows of each sequence, where Rows is 0
-	Rows   int
-	Starts []int   // as of [Batch], which then has Starts too; nil: sequences of equal length
+	Each   int     // rows of every sequence, for a Decoder
+	Rows   int     // rows of all sequences
+	Starts []int   // unless nil, sequence i has the rows Starts[i] to Starts[i+1]-1; nil: all have equally many, and Batch.Starts is nil
 	X      *Tensor // [Rows, width] in the type of the pass
-	DX     *Tensor // the gradient of X is added to it; nil: it is left out
+	DX     *Tensor // [Rows, width]: the backward pass adds the gradient of X; nil leaves it out
 }
 
-// check returns an error unless the source fits the layers of keys and values.
+// check returns an error unless the source fits kv, the layers that compute keys and values.
 func (s *Source) check(kv []Linear) error {
 	for i := range kv {
 		if _, err := kv[i].Width(kv[0].In); err != nil {
@@ -26,7 +29,7 @@ func (s *Source) check(kv []Linear) error {
 		}
 	}
 	if s.Each > 0 && s.Rows == 0 && s.X == nil {
-		return nil // so far
+		return nil // a Decoder sets X later
 	}
 	n := s.Rows * kv[0].In
 	if s.Rows < 1 || s.X == nil || s.X.Len() != n || s.DX != nil && s.DX.Len() != n {
@@ -35,7 +38,7 @@ func (s *Source) check(kv []Linear) error {
 	return nil
 }
 
-// fits returns an error unless the source has the sequences of a batch, with all its rows.
+// fits returns an error unless the source has as many sequences as the batch, and they cover its rows.
 func (s *Source) fits(b Batch) error {
 	if s == nil {
 		return nil
@@ -47,10 +50,10 @@ func (s *Source) fits(b Batch) error {
 	return nil
 }
 
-// rows returns all rows for a batch.
+// rows returns the rows of all sequences of a batch.
 func (s *Source) rows(b Batch) int { return cmp.Or(s.Rows, s.Each*b.Sequences) }
 
-// onSource calls do with the rows of the source, if there is one.
+// onSource calls do while tensors of the pass have the rows of the source, if there is one.
 func (b *Attention) onSource(p *Pass, do func()) {
 	if b.Source == nil {
 		do()
@@ -68,16 +71,16 @@ func (b *Attention) onSource(p *Pass, do func()) {
 	p.rows = rows
 }
 
-// backward adds the gradients of the layers of keys and values, and of the source.
+// backward adds the gradients of the layers kv, which compute keys and values, and of the source. dy are those of their outputs.
 func (s *Source) backward(p *Pass, kv []Linear, dy ...*Tensor) {
 	for i := range kv {
 		l := &kv[i]
 		l.weightGradients(p, s.X, dy[i])
 		dx, beta := s.DX, float32(1)
-		if dx == nil && s.Each == 0 && l.Adapter != nil { // whose gradients come with that of its input
+		if dx == nil && s.Each == 0 && l.Adapter != nil { // inputGradients also computes the gradients of the adapter
 			dx, beta = p.Get(l.In), 0
 		}
-		if dx != nil || s.Each > 0 { // in a pass that counts, X and DX are not there yet
+		if dx != nil || s.Each > 0 { // a pass that counts bytes runs before a Decoder sets X and DX
 			l.inputGradients(p, dx, dy[i], s.X, inner(p, s.X, kv[i:i+1])[0], beta)
 		}
 		if dx != s.DX {

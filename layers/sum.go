@@ -8,14 +8,14 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// Sum is y = f(x) + g(x) + ... for layers with outputs of one width, such as a block of a residual network and the convolution on
-// its shortcut. It keeps what the layers keep, and one output.
+// Sum is y = f(x) + g(x) + ... for layers with outputs of one width, such as a residual block and the convolution on its shortcut. The
+// outputs are added into the first one. Sum keeps what the layers keep, except for the outputs of all but the first.
 type Sum []Layer
 
-// sumSaved is what the layers keep, except for the outputs that were added to the first.
+// sumSaved is what a Sum keeps.
 type sumSaved struct {
-	sets  []Saved
-	added []*Tensor
+	sets  []Saved   // of the layers
+	added []*Tensor // outputs in the sets that are freed already
 }
 
 // Tensors implements [Saved].
@@ -74,7 +74,7 @@ func (l Sum) Forward(p *Pass, x *Tensor) *Tensor {
 	return y
 }
 
-// addTo returns sum + x in the memory of sum, and frees x. A nil sum is 0.
+// addTo adds x to sum, frees x and returns sum. If sum is nil, it returns x.
 func addTo(p *Pass, sum, x *Tensor) *Tensor {
 	if sum == nil {
 		return x
@@ -117,7 +117,7 @@ func (l Sum) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) (dx *Tensor) {
 	return dx
 }
 
-// images of a Sum are those of the first layer that knows some.
+// images implements imaged, by the first layer that knows its images.
 func (l Sum) images() (in, out image) {
 	for _, layer := range l {
 		if in, out = wrapped(layer); in.channels > 0 || out.channels > 0 {

@@ -254,8 +254,8 @@ func noRoom(need int64, t Tier, limit int64) error {
 	return fault.New("meter", snug.ErrNoMemory, "needs at least %s of %v memory; the limit is %s", FormatBytesUp(need), t, FormatBytes(limit))
 }
 
-// Fits returns the error of Check if n bytes more in a tier were over its limit. So what does not fit need not be counted, and less may be
-// tried.
+// Fits returns an error that wraps [snug.ErrNoMemory] if n more bytes in tier t would exceed the tier's limit. It counts nothing, so that
+// the caller may try less memory after an error. Without a limit, and for a nil monitor, it returns nil.
 func (m *Monitor) Fits(t Tier, n int64) error {
 	if !counted(t, 0) || m.made() != nil || m.options.Limits[t] == 0 {
 		return nil

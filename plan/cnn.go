@@ -14,24 +14,24 @@ import (
 // every group after the first halves the sides and doubles the channels; and the mean
 // over all pixels. A sample is an image.
 //
-// It is the network that package layers runs with a Conv, a BatchNorm and a ReLU in a
-// Sequential, the blocks within a Residual or, with a convolution on their shortcut, a Sum,
-// and a CrossEntropy with a Bias. Its costs are those of layers.Pass.Cost, to the byte. ReLU
-// overwrites the output of the normalization, and the backward step computes both again from the output of the
-// convolution: a block keeps the output of each convolution once, and its own output. The
-// pooling keeps 4 bits an element of its output. The running averages of batch normalization are 8 bytes a channel;
-// the statistics of a micro-batch, 8 bytes more, are not counted.
+// Built from package layers it is a chain of Sequentials of Conv, BatchNorm and ReLU, each
+// block in a Residual or, if its shortcut has a convolution, in a Sum, with a CrossEntropy
+// that has a Bias. Its costs are those of layers.Pass.Cost, to the byte. A block keeps the
+// output of each convolution, and its own output. ReLU overwrites the output of the
+// normalization, and the backward step computes both again. The pooling keeps 4 bits for
+// each element of its output. The running averages take 8 bytes a channel. The statistics
+// of a micro-batch, which take 8 bytes a channel too, are not counted.
 type CNN struct {
 	Name       string `json:"name,omitempty"`
 	Image      int    `json:"image"`              // pixels of a side
 	Channels   int    `json:"channels,omitempty"` // channels of the image; 0: 3
 	Classes    int    `json:"classes"`
-	Width      int    `json:"width,omitempty"`      // channels of the first group; 0: 64
+	Width      int    `json:"width,omitempty"`      // channels of the stem and of the first group's 3×3 convolutions; 0: 64
 	Blocks     []int  `json:"blocks"`               // blocks of each group
-	Bottleneck bool   `json:"bottleneck,omitempty"` // 1×1, 3×3 and 1×1 with 4 times the channels, instead of two 3×3
+	Bottleneck bool   `json:"bottleneck,omitempty"` // a block has 1×1, 3×3 and 1×1 with 4 times the channels, instead of two 3×3
 }
 
-// Model returns the chain. The error wraps [snug.ErrShape].
+// Model returns the network as a chain, with its sizes in elements of one sample. The error wraps [snug.ErrShape].
 func (c CNN) Model() (Model, error) {
 	c.Name = cmp.Or(c.Name, "cnn")
 	c.Channels = cmp.Or(c.Channels, 3)
@@ -100,8 +100,8 @@ func (c CNN) check() error {
 
 func area(side int) int64 { return int64(side) * int64(side) }
 
-// Conv is a convolution of images with the batch normalization of its output, for their workspace. It has Kernel/2 pixels of padding
-// on each side.
+// Conv is a convolution of square images, followed by batch normalization. It has Kernel/2 pixels of padding on each side. A [Layer]
+// lists its Convs, because their workspace depends on the number of samples.
 type Conv struct {
 	In     int `json:"in"` // channels
 	Out    int `json:"out"`
@@ -119,7 +119,7 @@ func (c Conv) params() [][]int {
 func (c Conv) len() int64  { return int64(c.Out) * area(c.to()) }
 func (c Conv) macs() int64 { return times(c.len(), int64(c.In), int64(c.Kernel), int64(c.Kernel)) }
 
-// workspaceLen returns the float32 numbers that the steps of a Conv and of a BatchNorm of package layers need for so many samples.
+// workspaceLen returns the float32 elements of workspace that a Conv and a BatchNorm of package layers need for so many samples.
 func (c Conv) workspaceLen(samples int) int {
 	pad := [3]int{c.Kernel / 2, c.Kernel / 2}
 	s := conv.Shape{Batch: samples, In: c.In, Out: c.Out, Dims: 2, Size: [3]int{c.Size, c.Size}, Kernel: [3]int{c.Kernel, c.Kernel},
@@ -128,14 +128,14 @@ func (c Conv) workspaceLen(samples int) int {
 	return max(s.WorkspaceLen(), 3*c.Out+fused.BatchNormWorkspaceLen(norm))
 }
 
-// residual is a block with a shortcut, whose input has sides of from.
+// residual is a block with a shortcut. Its input has in channels and from pixels a side.
 type residual struct {
 	in, width, from, stride int
 	bottleneck              bool
 }
 
-// convs returns the convolutions, with the convolution of the shortcut last. As in
-// torchvision, the middle convolution of a bottleneck has the stride.
+// convs returns the convolutions of the block, and that of its shortcut, if it has one. As
+// in torchvision, the middle convolution of a bottleneck has the stride.
 func (r residual) convs() (main, shortcut []Conv) {
 	next := Conv{In: r.in, Size: r.from}
 	add := func(out, kernel, stride int) {
@@ -157,12 +157,13 @@ func (r residual) convs() (main, shortcut []Conv) {
 	return main, shortcut
 }
 
-// layer returns what package layers holds for a block. The last convolution is that which makes its output.
+// layer returns the memory and work of a block in package layers, and its last convolution, whose output has the shape of the block's.
 func (r residual) layer(name string) (l Layer, last Conv) {
 	main, shortcut := r.convs()
 	last = main[len(main)-1]
 	l = Layer{Name: name, Output: last.len(), Convs: append(main, shortcut...)}
-	var discard, save, back, dropped int64 // the most that a forward step, one that saves, and a backward step hold
+	var discard, save, back int64 // the most elements that Forward, ForwardSave and Backward hold at a time
+	var dropped int64             // the normalized output of the convolution before, which is not kept
 	input := int64(r.in) * area(r.from)
 	for i, c := range main {
 		n := c.len()
@@ -177,7 +178,7 @@ func (r residual) layer(name string) (l Layer, last Conv) {
 		dropped = n
 	}
 	saved := l.Kept + l.Output
-	for _, c := range shortcut { // beside the output of the others
+	for _, c := range shortcut { // runs while the output of the others is held
 		discard = max(discard, l.Output+2*c.len())
 		save = max(save, saved+2*c.len())
 		back = max(back, 2*input)

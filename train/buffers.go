@@ -9,21 +9,21 @@ import (
 	"github.com/snug-ml/snug/internal/state"
 )
 
-// buffers are those of a [Buffered] model, as they are after a step and as they were before it.
+// buffers are the values of a [Buffered] model, with a copy to which they can be restored.
 type buffers struct {
 	list []buffer
-	sums []float64 // of all elements over the ranks
+	sums []float64 // for the mean over ranks: room for all elements; empty for one rank
 }
 
 type buffer struct {
 	name  string
-	value snug.View
-	kept  []float32
+	value snug.View // float32, in the model
+	kept  []float32 // the copy
 }
 
 const buffersPart = "buffers"
 
-// collectBuffers lists the buffers of the model.
+// collectBuffers lists the buffers of the model, and makes room for the copies. The error wraps [snug.ErrDType].
 func (t *Trainer[B]) collectBuffers() error {
 	m, has := t.model.(Buffered)
 	if !has {
@@ -43,7 +43,7 @@ func (t *Trainer[B]) collectBuffers() error {
 	return nil
 }
 
-// each calls do for each buffer, until an error.
+// each calls do for each buffer up to the first error.
 func (b *buffers) each(do func(b buffer) error) error {
 	for _, v := range b.list {
 		if err := do(v); err != nil {
@@ -53,16 +53,17 @@ func (b *buffers) each(do func(b buffer) error) error {
 	return nil
 }
 
-// keep notes the values, and restore brings them back.
+// keep copies the values, for restore.
 func (b *buffers) keep() error {
 	return b.each(func(b buffer) error { return snug.Copy(snug.ViewOf(b.kept), b.value) })
 }
 
+// restore sets the values to those of the last keep.
 func (b *buffers) restore() error {
 	return b.each(func(b buffer) error { return snug.Copy(b.value, snug.ViewOf(b.kept)) })
 }
 
-// copies returns other notes of the values.
+// copies returns the same buffers with a second copy of the values, 4 bytes an element, that keep of b does not change.
 func (b *buffers) copies() (c buffers, err error) {
 	for _, v := range b.list {
 		v.kept = make([]float32, len(v.kept))
@@ -71,7 +72,7 @@ func (b *buffers) copies() (c buffers, err error) {
 	return c, c.keep()
 }
 
-// mean sets the buffers of all ranks to their mean, with the same bits on all. It leaves what keep noted as it is.
+// mean sets the buffers of all ranks to their mean, with the same bits on all ranks. The copies of keep stay as they are.
 func (b *buffers) mean(r *ranks) error {
 	if len(b.sums) == 0 {
 		return nil
@@ -103,7 +104,7 @@ func (b *buffers) mean(r *ranks) error {
 	})
 }
 
-// parts is the part of a checkpoint, if there are buffers.
+// parts returns the part of a checkpoint that holds the buffers, none for a model without them.
 func (b *buffers) parts() []savedPart {
 	if len(b.list) == 0 {
 		return nil
@@ -111,6 +112,7 @@ func (b *buffers) parts() []savedPart {
 	return []savedPart{{buffersPart, b.write, b.read}}
 }
 
+// header returns the names and lengths that the part begins with, and the bytes of the values.
 func (b *buffers) header() (list []state.Buffer, bytes int64) {
 	for _, v := range b.list {
 		list = append(list, state.Buffer{Name: v.name, N: uint64(len(v.kept))})
@@ -119,7 +121,7 @@ func (b *buffers) header() (list []state.Buffer, bytes int64) {
 	return list, bytes
 }
 
-// write notes the values and writes them.
+// write writes the values to a checkpoint.
 func (b *buffers) write(w io.Writer) error {
 	if err := b.keep(); err != nil {
 		return err
@@ -135,7 +137,8 @@ func (b *buffers) write(w io.Writer) error {
 	return err
 }
 
-// read changes the buffers when all is read and verified.
+// read reads the part. It changes the buffers of the model only after all of it is read and verified; the error otherwise wraps
+// [snug.ErrCorrupt], or comes from r.
 func (b *buffers) read(r io.Reader) error {
 	list, bytes := b.header()
 	d := state.NewDecoder(r, state.BuffersMagic)

@@ -9,8 +9,11 @@ import (
 	"github.com/snug-ml/snug/internal/fault"
 )
 
-// Gradients returns the gradients of the mean loss of a micro-batch by parameter, to look at them, and the loss. It takes 4 bytes an
-// element. Errors are those of Backprop; errors.Is with [snug.ErrConfig] for a nil model.
+// Gradients returns the gradients of the mean loss of a micro-batch, and the loss, to look at them outside of a Trainer. The map has a
+// row-major float32 slice for each name in Trainable: 4 bytes a parameter, on the host. The parameters do not change, but Backprop
+// changes the buffers of a [Buffered] model, such as the running averages of a batch norm.
+//
+// Errors are those of Backprop, and [snug.ErrConfig] for a nil model.
 func Gradients[B any](ctx context.Context, model Model[B], batch B) (g map[string][]float32, loss fused.Loss, err error) {
 	defer fault.Named(&err, "train: Gradients")
 	if model == nil {
@@ -27,7 +30,7 @@ func Gradients[B any](ctx context.Context, model Model[B], batch B) (g map[strin
 	return g, loss, nil
 }
 
-// sumWindow adds gradients to what it holds.
+// sumWindow is a [Window] that adds up the gradients of each parameter.
 type sumWindow map[string][]float32
 
 // Into implements [Window].

@@ -9,12 +9,12 @@ import (
 	"github.com/snug-ml/snug/quant8"
 )
 
-// This file has all that a model, a window and a storage may be besides. A type that is meant to be one of them says so
-// where it is declared, and the compiler checks it:
+// This file has the optional interfaces of a model, a window and a storage: the Trainer finds out which of them a type implements.
+// A declaration lets the compiler check that a type implements one:
 //
 //	var _ train.Stateful = (*Model)(nil)
 //
-// A Model may be [Matrices], [Blocks], [Paged], [Buffered] and [Stateful].
+// A [Model] may also be [Matrices], [Blocks], [Paged], [Buffered] and [Stateful].
 
 // Window takes the gradients of a backward pass. Into returns the float32 accumulator of a parameter, which has the
 // length of the parameter, and how a gradient enters it; further calls for the same name in one micro-batch return a
@@ -58,19 +58,22 @@ type Paged interface {
 	Paged(name string) (key string, dt snug.DType, elements int)
 }
 
-// Buffered is a [Model] with values that Backprop changes and that do not train, such as the running averages of a batch norm.
-// Buffers yields them, of float32, always in the same order; a model may yield none.
+// Buffered is a [Model] with buffers: values that Backprop changes but that do not train, such as the running averages of a batch
+// norm. Buffers yields their names and their float32 values, always in the same order; a model may yield none.
 //
-// A checkpoint holds them in a part of its own, without which a model with buffers does not resume one. After a step they are, on
-// all ranks, the mean over the ranks; New wants them equal on all. A step that fails leaves them as they were before it, and so do
-// passes that only measure a norm or that other ranks wait for. The Trainer holds 4 bytes an element for this, and with ranks 8 more.
+// A checkpoint holds the buffers in a part of its own. A model with buffers cannot resume a checkpoint without that part. New wants
+// the buffers equal on all ranks, and each step ends with their mean over the ranks on all of them. If a step fails, the Trainer
+// restores the buffers of before it; with [plan.Folded], of before the micro-batch that failed. They also do not change in extra passes: those that only measure the norm, and those that a rank runs
+// without data because other ranks have more micro-batches.
+//
+// The Trainer holds 4 bytes an element on the host for this, with several ranks 12.
 type Buffered interface {
 	Buffers() iter.Seq2[string, snug.View]
 }
 
-// Stateful is a [Model] that changes more than its parameters and buffers in training, such as the state of random numbers. A checkpoint holds this state in a part of its own. A model that is Stateful
-// does not resume a checkpoint without the part, such as one from before the model became Stateful, and another model does
-// not resume one with it.
+// Stateful is a [Model] that changes more than its parameters and buffers in training, such as the state of random numbers. A
+// checkpoint holds this state in a part of its own. A Stateful model cannot resume a checkpoint without that part, such as one
+// from before the model became Stateful, and another model cannot resume one with it.
 //
 // New calls ReadState after it has restored the parameters and the optimizer. ReadState reads what WriteState wrote, to its
 // end, and checks it before it changes the model; its error should wrap [snug.ErrCorrupt].

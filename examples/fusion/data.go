@@ -9,8 +9,8 @@ import (
 
 const vocabulary, answers = 16, 4
 
-// batch returns clips of a ball that moves, and questions of random words among which one asks whether it moves up or down, or left or
-// right. The answer is the label of the last word.
+// batch returns clips of a moving ball, and for each a question of random words. One word asks in which direction the ball moves: 0 up
+// or down, 1 left or right. The label of the last word is the answer, 0 to 3; the other words have no label.
 func batch(seed uint64) layers.Sample {
 	rng := rand.New(rand.NewPCG(1, seed))
 	s := layers.Sample{Sequences: clips, Decoder: &layers.Sample{Sequences: clips}}

@@ -1,6 +1,6 @@
-// Fusion trains a network for two kinds of data: convolutions in 3 dimensions of clips, and a transformer for questions, which sees the
-// clip by cross-attention and answers. It runs without any technique, with each and with all, and prints what each run takes. The last
-// runs have a limit of memory that their batch does not fit: the trainer divides it.
+// Fusion trains a network on two kinds of data: 3D convolutions encode a video clip, and a transformer reads a question about it,
+// attends to the clip by cross-attention and answers. The program trains it without any memory technique, with each and with all, and
+// prints the memory and time of each run. Runs named limit may use 40 MiB, too little for their batch, so that the trainer splits it.
 //
 //	go run ./examples/fusion                     a table
 //	go run ./examples/fusion -run names,paged8   one run
@@ -27,7 +27,8 @@ import (
 
 const clips, frames, size, width, words, limit, steps = 8, 8, 32, 128, 8, 40 << 20, 8
 
-// video is the network for a clip: convolutions in 3 dimensions, each with a norm and ReLU, and poolings that halve the sides.
+// video returns the encoder of a clip [frames, size, size]: six 3D convolutions, each with a GroupNorm and ReLU, and after every second
+// one a pooling that halves all three dimensions. Its output is [frames·size·size/512, width], channels last.
 func video() (l []layers.Layer) {
 	in, at := 1, [3]int{frames, size, size}
 	for i, out := range []int{32, 32, 64, 64, width, width} {
@@ -43,7 +44,7 @@ func video() (l []layers.Layer) {
 	return l
 }
 
-// text is the network for a question, whose words see the positions of the clip.
+// text returns the transformer for a question. Its words attend to the positions of the encoded clip.
 func text(src *layers.Source, o layers.Options) *layers.Model {
 	list := []layers.Layer{layers.NewEmbedding("words", vocabulary, width)}
 	for i := range 2 {
@@ -55,25 +56,26 @@ func text(src *layers.Source, o layers.Options) *layers.Model {
 	return must(layers.NewModel(0, layers.NewCrossEntropy("answer", answers, width), o, append(list, layers.NewLayerNorm("norm", width))...))
 }
 
-// trainer makes the model and its Trainer, with the techniques whose names are given.
+// trainer returns a Trainer of the whole model, with the techniques named in on. It keeps pages of optimizer state in dir.
 func trainer(on, dir string, m *meter.Monitor) *train.Trainer[layers.Sample] {
 	o, t := layers.Options{Seed: 1, Monitor: m}, train.Options{Clip: 1, Schedule: train.Constant(1e-3), Monitor: m}
 	src := &layers.Source{Each: frames * size * size / 512} // positions after three poolings
 	model := must(layers.NewModel(frames*size*size, layers.Decoder{Model: text(src, o), Source: src}, o, video()...))
-	if strings.Contains(on, "names") { // the heavy layers are computed again
+	if strings.Contains(on, "names") { // these layers are computed again
 		must(0, model.SetPlan(must(remat.Only(must(model.Costs(clips, 1)), "video.0", "video.1", "video.2", "video.3"))))
 	}
 	if strings.Contains(on, "paged8") { // the optimizer's state has 8 bits, and lies on disk but for 1 MiB
 		t.StateBits, t.Storage = 8, must(offload.Open(dir, offload.Options{HostLimit: 1 << 20}))
 	}
 	r := must(train.New(model, t))
-	must(0, r.SplitBy(layers.Sample.Split)) // when a limit is reached
+	must(0, r.SplitBy(layers.Sample.Split)) // how to split a batch that exceeds a limit
 	return r
 }
 
-type result struct { // of a run: bytes at the peak, seconds of a step, and the loss of the last one
-	Counted, Resident int64
-	Seconds, Loss     float64
+// result is what a run took.
+type result struct {
+	Counted, Resident int64   // peaks in bytes: of what the monitor counts, and of the process (RSS)
+	Seconds, Loss     float64 // of a step, without the first; of the last step
 }
 
 func run(on string) (r result) {
@@ -106,7 +108,7 @@ func main() {
 	}
 	fmt.Printf("%-20s %12s %12s %9s %7s\n", "techniques", "counted", "resident", "s/step", "loss")
 	for _, on := range []string{"none", "names", "paged8", "limit", "names,paged8,limit"} {
-		var r result // of a process of its own, which has a peak of its own
+		var r result // each run is a process of its own, so that it has a peak of its own
 		must(0, json.Unmarshal(must(exec.Command(must(os.Executable()), "-run", on).Output()), &r))
 		fmt.Printf("%-20s %12s %12s %9.2f %7.3f\n", on, meter.FormatBytes(r.Counted), meter.FormatBytes(r.Resident), r.Seconds, r.Loss)
 	}
