@@ -2,6 +2,7 @@ package layers
 
 import (
 	"cmp"
+	"runtime/debug"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
@@ -71,7 +72,13 @@ func (p *pool) Reserve(plan remat.Plan, c remat.Costs) error {
 	if err != nil || p.used > 0 || bytes <= p.arena.held() || p.monitor.Fits(meter.OnDevice, r.Peak) != nil {
 		return nil
 	}
-	return cmp.Or(p.arena.close(), p.arena.grow(p.dev, bytes))
+	if err := p.arena.close(); err != nil {
+		return err
+	}
+	if p.dev.IsCPU() && bytes >= 1<<20 { // one piece does not fit into memory that others left, which would be resident beside it
+		debug.FreeOSMemory()
+	}
+	return p.arena.grow(p.dev, bytes)
 }
 
 // close frees all memory.

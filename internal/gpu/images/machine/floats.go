@@ -198,7 +198,7 @@ func (f *Function) newton(q *quotients, c *Instruction) (id uint16, step bool) {
 
 // repeated are kernels with more FFMA than their portable text has, because the assembler repeats the
 // bodies of their loops.
-var repeated = regexp.MustCompile(`^(attention_delta_(f32|f16|bf16)|attention_merge_backward|fused_rmsnorm_f16|fused_layernorm_bf16)$`)
+var repeated = regexp.MustCompile(`^(attention_delta_(f32|f16|bf16)|attention_merge_backward|fused_rmsnorm_f16|fused_layernorm_bf16|fused_image_params|fused_image_slopes_(f32|f16|bf16))$`)
 
 // quotients64 are kernels with divisions and square roots of doubles, which consist of DFMA, and of FFMA that look at
 // exponents.
