@@ -40,9 +40,11 @@ const (
 const most = 1<<32 - 1<<24
 
 // fits returns an error that wraps [snug.ErrNotBuilt] for vectors of more than most elements.
-func fits(n int) error {
+func fits(n int) error { return fitsIn(n, most) }
+
+func fitsIn(n int, most int64) error {
 	if int64(n) > most {
-		return fmt.Errorf("%d elements in one vector, and the kernel counts %d: split the batch: %w", n, int64(most), driver.ErrNotBuilt)
+		return fmt.Errorf("%d elements in one vector, and the kernel counts %d: split the batch: %w", n, most, driver.ErrNotBuilt)
 	}
 	return nil
 }
@@ -240,7 +242,7 @@ func (s *Image) channelNorm(eps float32, into snug.Into) channelNormParams {
 
 // positionBlocks returns the thread blocks of kernels in which a block takes 32 positions, with all their channels.
 func (s *Image) positionBlocks() [3]int {
-	return [3]int{min(gpu.CeilDiv(s.Batch*s.Positions, 32), 1<<24), 1, 1}
+	return [3]int{min(gpu.CeilDiv(s.Batch*s.Positions, 32), 1<<19), 1, 1} // a step of the loop is what most leaves
 }
 
 func (j *channelNormJob) Grids(q gpu.Launcher) error {

@@ -18,7 +18,7 @@ type lossParams struct {
 }
 
 func (j *elementwiseJob) Grids(q gpu.Launcher) error {
-	if err := fits(j.x.Len()); err != nil {
+	if err := fitsIn(j.x.Len(), 1<<31); err != nil { // a block steps over all parts
 		return err
 	}
 	p := lossParams{n: uint32(j.x.Len()), part: uint32(j.part), form: uint32(j.c.Form), gradients: flag(j.gradients), weighted: flag(j.c.Weights != nil),
