@@ -372,6 +372,26 @@ func TestOverwrites(t *testing.T) {
 	}
 }
 
+// TestAddedActivation: the backward step of an activation that overwrites its input reads its output, which a Sum and a Residual change.
+func TestAddedActivation(t *testing.T) {
+	f := func(name string) Layer { return NewLinear(name, 6, 6, true) }
+	for _, l := range []Layer{
+		Residual{Sequential{f("1"), ReLU}},
+		Residual{Sequential{f("1"), Sequential{NewLayerNorm("2", 6), LeakyReLU(0.2)}}},
+		Sum{Sequential{f("1"), ReLU}, f("2")},
+		Sum{f("1"), Sequential{f("2"), ReLU6}},
+		Sequential{Sum{Sequential{f("1"), ReLU}, ReLU}, ReLU},
+		Tiled{Residual{&Sequential{f("1"), ReLU}}, 2},
+	} {
+		m, err := NewModel(6, MSE{}, Options{Seed: 2}, f("first"), l, f("last"))
+		require.NoError(t, err)
+		_, err = m.Costs(5, 1)
+		require.NoError(t, err)
+		require.NoError(t, train.CheckGradients(context.Background(), m, Sample{X: kerneltest.Normal(1, 5*6), Y: kerneltest.Normal(2, 5*6)}))
+		require.Empty(t, m.Report.Mismatches)
+	}
+}
+
 // TestSum: a Sum is the sum of its layers, exact in costs, and refuses layers that do not fit.
 func TestSum(t *testing.T) {
 	f, g := NewLinear("f", 6, 4, true), NewLinear("g", 6, 4, false)

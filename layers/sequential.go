@@ -3,6 +3,7 @@ package layers
 import (
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -220,12 +221,30 @@ func (r Residual) Forward(p *Pass, x *Tensor) *Tensor {
 	return y
 }
 
+// intact returns a layer whose output may change after its forward step: a Sequential whose last activation overwrites its input has
+// that in place of the output of the layer before.
+func intact(l Layer) Layer {
+	if s, is := l.(*Sequential); is && s != nil {
+		l = *s
+	}
+	s, is := l.(Sequential)
+	if !is || len(s) == 0 {
+		return l
+	}
+	last := len(s) - 1
+	end := intact(s[last])
+	if s.overwrites(last) {
+		end = Sequential{end}
+	}
+	return append(slices.Clone(s[:last]), end)
+}
+
 // ForwardSave implements [Layer].
 func (r Residual) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
 	if p.refuses(r, x) {
 		return &Tensor{}, &output{}
 	}
-	y, s := r.Layer.ForwardSave(p, x)
+	y, s := intact(r.Layer).ForwardSave(p, x)
 	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
 	return y, s
 }
@@ -237,7 +256,7 @@ func (r Residual) Backward(p *Pass, x *Tensor, s Saved, dy *Tensor) *Tensor {
 	}
 	through := p.Get(p.width(dy))
 	p.copyTo(through, dy)
-	dx := r.Layer.Backward(p, x, s, through)
+	dx := intact(r.Layer).Backward(p, x, s, through)
 	p.Do(func() error { return fused.Add(dy.View, dy.View, dx.View) })
 	p.Put(dx)
 	return dy

@@ -91,7 +91,7 @@ func (l Sum) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 		return &Tensor{}, s
 	}
 	for i, layer := range l {
-		out, set := layer.ForwardSave(p, x)
+		out, set := intact(layer).ForwardSave(p, x)
 		if s.sets = append(s.sets, set); i > 0 {
 			s.added = append(s.added, out)
 		}
@@ -112,7 +112,7 @@ func (l Sum) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) (dx *Tensor) {
 			d = p.Get(p.width(dy))
 			p.copyTo(d, dy)
 		}
-		dx = addTo(p, dx, layer.Backward(p, x, s.sets[i], d))
+		dx = addTo(p, dx, intact(layer).Backward(p, x, s.sets[i], d))
 	}
 	return dx
 }
