@@ -2,6 +2,7 @@ package layers
 
 import (
 	"errors"
+	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -33,6 +34,7 @@ const (
 // blockBytes returns the size of the block of a tensor of n bytes. The padding of large tensors keeps equal offsets in two
 // neighbours from being a large power of two apart: such addresses share a cache set and evict each other.
 func blockBytes(n int64) int {
+	n = min(n, math.MaxInt-2*padding) // of what no memory holds
 	if n >= padFrom {
 		n += padding
 	}

@@ -1,6 +1,8 @@
 package layers
 
 import (
+	"context"
+	"math"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -55,6 +57,32 @@ func TestArena(t *testing.T) {
 		require.NoError(t, a.close())
 		require.Zero(t, a.held())
 	})
+}
+
+// TestGrowingBatches: memory of batches that grow does not add up, where nothing is reserved.
+func TestGrowingBatches(t *testing.T) {
+	m, err := NewModel(64, MSE{}, Options{}, NewLinear("a", 64, 64, true), GELU, NewLinear("b", 64, 64, true))
+	require.NoError(t, err)
+	for rows := 1; rows <= 300; rows++ {
+		_, err := m.Evaluate(context.Background(), Sample{X: make([]float32, 64*rows), Y: make([]float32, 64*rows)})
+		require.NoError(t, err)
+		require.LessOrEqual(t, m.pass.Held(), 2*m.pass.Peak()+1<<17)
+	}
+}
+
+// TestHugeTensors: a tensor of more bytes than there are numbers for is an error, and the next one is as ever.
+func TestHugeTensors(t *testing.T) {
+	p, err := NewPass(Options{})
+	require.NoError(t, err)
+	for _, width := range []int{math.MaxInt, math.MaxInt / 4, math.MaxInt/12 + 1, 1 << 62} {
+		require.NoError(t, p.Batch.Shape(3, 1, nil))
+		p.Begin()
+		require.Zero(t, p.Get(width).Len())
+		require.ErrorIs(t, p.Failed(), snug.ErrNoMemory)
+		x := p.Get(5)
+		require.Equal(t, 15, x.Len())
+		p.Put(x)
+	}
 }
 
 // TestHeldIsThePeak: a model whose widths change holds little more than its tensors take at the peak, with and without recomputation,

@@ -6,6 +6,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/device"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/remat"
 )
@@ -37,6 +38,8 @@ type pool struct {
 	spare   []*buffer // freed, to be filled again
 	used    int64     // bytes of the tensors in use
 	peak    int64     // the largest used since begin
+	most    int64     // the largest used of all batches
+	longest int       // the most rows of a batch
 	marked  int64     // the largest used since the last Mark
 	err     error     // the first error of the device, of the monitor's limit or of Pass.Fail
 }
@@ -57,8 +60,29 @@ func (p *pool) PutAll() {
 	}
 }
 
-// begin prepares for a batch.
-func (p *pool) begin(rows int) { p.rows, p.err, p.peak = rows, nil, 0 }
+// begin prepares for a batch. Pieces, which would add up while batches grow, become one before a batch of more rows than all others.
+func (p *pool) begin(rows int) {
+	p.rows, p.err, p.peak = rows, nil, 0
+	if rows > p.longest && p.used == 0 && len(p.arena.pieces) > 1 {
+		p.err = p.one(p.most)
+	}
+	p.longest = max(p.longest, rows)
+}
+
+// withGaps returns the bytes of a piece for tensors of so many bytes.
+func withGaps(bytes int64) int64 { return bytes + bytes/32 + 1<<16 }
+
+// one makes one piece, for tensors of so many bytes, in place of all.
+func (p *pool) one(bytes int64) error {
+	if err := p.arena.close(); err != nil {
+		return err
+	}
+	n := withGaps(bytes)
+	if p.dev.IsCPU() && n >= 1<<20 { // one piece does not fit into memory that others left, which would be resident beside it
+		debug.FreeOSMemory()
+	}
+	return p.arena.grow(p.dev, n)
+}
 
 // Reserve allocates the memory of a plan's tensors in one piece: the peak bytes that the plan predicts from costs c, 1/32 more for
 // gaps between tensors, and 64 KiB for alignment. Without it, or where c is too low, tensors allocate pieces as they need them,
@@ -68,17 +92,10 @@ func (p *pool) begin(rows int) { p.rows, p.err, p.peak = rows, nil, 0 }
 // exceeds the monitor's limit: then the Get that does not fit fails. Errors are those of [snug.MakeView].
 func (p *pool) Reserve(plan remat.Plan, c remat.Costs) error {
 	r, err := plan.Simulate(c)
-	bytes := r.Peak + r.Peak/32 + 1<<16
-	if err != nil || p.used > 0 || bytes <= p.arena.held() || p.monitor.Fits(meter.OnDevice, r.Peak) != nil {
+	if err != nil || p.used > 0 || withGaps(r.Peak) <= p.arena.held() || p.monitor.Fits(meter.OnDevice, r.Peak) != nil {
 		return nil
 	}
-	if err := p.arena.close(); err != nil {
-		return err
-	}
-	if p.dev.IsCPU() && bytes >= 1<<20 { // one piece does not fit into memory that others left, which would be resident beside it
-		debug.FreeOSMemory()
-	}
-	return p.arena.grow(p.dev, bytes)
+	return p.one(r.Peak)
 }
 
 // close frees all memory.
@@ -96,7 +113,7 @@ func (p *pool) get(dt snug.DType, width int) *Tensor {
 	if !p.made() || width < 0 {
 		return &Tensor{}
 	}
-	n := int64(dt.Size()) * int64(p.rows) * int64(width)
+	n := saturate.Mul(int64(dt.Size())*int64(p.rows), int64(width))
 	if err := p.count(n); err != nil {
 		p.err = cmp.Or(p.err, err)
 		return &Tensor{}
@@ -121,7 +138,7 @@ func (p *pool) get(dt snug.DType, width int) *Tensor {
 	b.t.buffer = b
 	p.tensors = append(p.tensors, b)
 	p.used += n
-	p.peak, p.marked = max(p.peak, p.used), max(p.marked, p.used)
+	p.peak, p.most, p.marked = max(p.peak, p.used), max(p.most, p.used), max(p.marked, p.used)
 	return &b.t
 }
 
