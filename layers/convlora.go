@@ -79,7 +79,8 @@ func (l ConvLoRA) Backward(p *Pass, x *Tensor, s Saved, dy *Tensor) *Tensor {
 }
 
 // Merge adds Scale·B·A to the weight of Conv, rounded once to its type, and sets B to 0, so that Conv alone computes the same. The
-// error wraps [snug.ErrConfig] for several groups, because A mixes the channels of all groups, and otherwise is one of Width or of
+// error wraps [snug.ErrConfig] for several groups, because A mixes the channels of all groups, and for an A of
+// another kernel, and otherwise is one of Width or of
 // the device.
 func (l ConvLoRA) Merge() error {
 	if missing(l.Conv) {
@@ -92,6 +93,9 @@ func (l ConvLoRA) Merge() error {
 		return fmt.Errorf("layers: Merge: %s has %d groups, want 1: %w", l.Conv.Weight.Name, l.Conv.Shape.Groups, snug.ErrConfig)
 	}
 	a, b, rank := l.A.Weight, l.B.Weight, l.A.Shape.Out
+	if b.Len() != l.Conv.Shape.Out*rank || l.Conv.Shape.Out*(a.Len()/rank) != l.Conv.Weight.Len() {
+		return fmt.Errorf("layers: Merge: %s of %v and %s of %v elements do not go into %s: %w", a.Name, a.Shape, b.Name, b.Shape, l.Conv.Weight.Name, snug.ErrConfig)
+	}
 	return l.Conv.Weight.With(true, func(w snug.View) error {
 		err := amp.MatMul(w, b.Value, a.Value, amp.MatMulOptions{M: l.Conv.Shape.Out, N: a.Len() / rank, K: rank, Into: snug.Into{Alpha: l.Scale, Beta: 1}})
 		if err != nil {

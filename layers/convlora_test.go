@@ -63,6 +63,12 @@ func TestConvLoRA(t *testing.T) {
 		require.InDeltaSlice(t, want, of(c), 1e-4)
 		require.Equal(t, of(c), of(l))
 	}
+	wide := NewConvLoRA(NewConv("c", conv.Shape{In: 4, Out: 6, Dims: 2, Size: [3]int{5, 7}, Kernel: [3]int{3, 3}}.Same(), false), 3, 1)
+	wide.A = NewConv("a", conv.Shape{In: 4, Out: 3, Dims: 2, Size: [3]int{5, 7}, Kernel: [3]int{1, 1}}, false)
+	_, err := NewModel(4*35, MSE{}, Options{}, wide)
+	require.NoError(t, err)
+	require.ErrorIs(t, wide.Merge(), snug.ErrConfig)
+
 	two := [3]int{3, 3}
 	for _, l := range []ConvLoRA{
 		{}, NewConvLoRA(NewConv("c", conv.Shape{In: 4, Out: 6, Groups: 2, Dims: 2, Size: two, Kernel: two}, false), 3, 1),
