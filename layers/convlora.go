@@ -80,8 +80,7 @@ func (l ConvLoRA) Backward(p *Pass, x *Tensor, s Saved, dy *Tensor) *Tensor {
 
 // Merge adds Scale·B·A to the weight of Conv, rounded once to its type, and sets B to 0, so that Conv alone computes the same. The
 // error wraps [snug.ErrConfig] for several groups, because A mixes the channels of all groups, and for an A of
-// another kernel, and otherwise is one of Width or of
-// the device.
+// another kernel, and otherwise is one of Width or of the device.
 func (l ConvLoRA) Merge() error {
 	if missing(l.Conv) {
 		return fmt.Errorf("layers: Merge: a ConvLoRA without Conv: %w", snug.ErrConfig)

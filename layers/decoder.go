@@ -43,8 +43,20 @@ func (l Decoder) Check(int) error {
 	return nil
 }
 
-// Params implements [Loss].
-func (l Decoder) Params(yield func(*Param) bool) { yieldAll(yield, l.Model.Params()) }
+// Params implements [Loss]: a parameter comes as often as the decoder uses it.
+func (l Decoder) Params(yield func(*Param) bool) {
+	if l.Model == nil || l.Model.pass == nil {
+		return
+	}
+	more := true
+	Sequential(l.Model.layers).Params(func(w *Param) bool {
+		more = yield(w)
+		return more
+	})
+	if more {
+		l.Model.loss.Params(yield)
+	}
+}
 
 // run calls do with y as the X of the Source. If dy is not nil, the attentions add the gradient of y to it.
 func (l Decoder) run(p *Pass, y, dy *Tensor, s Sample, do func(Sample) error) {

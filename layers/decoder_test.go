@@ -11,6 +11,8 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/conv"
 	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 	"github.com/snug-ml/snug/train"
 )
@@ -116,4 +118,54 @@ func TestSplit(t *testing.T) {
 	packed.Decoder = &layers.Sample{}
 	_, _, ok = packed.Split()
 	require.False(t, ok)
+
+	for _, s := range []layers.Sample{{Sequences: 3}, {Sequences: math.MaxInt}, {Sequences: -2}, {Starts: []int{0, 0, 0}}, {Starts: []int{0, 6, 4}},
+		{Starts: []int{0, -1, 4}}, {Starts: []int{1, 2, 4}}, {Starts: []int{}}} {
+		s.X, s.Labels = make([]float32, 8), make([]int32, 4) // which Backprop refuses
+		_, _, ok := s.Split()
+		require.False(t, ok)
+	}
+}
+
+// TestTiedDecoder: a parameter that a decoder uses twice is complete after the second time, so that updates in the backward pass are those of gradients
+// that are all held.
+func TestTiedDecoder(t *testing.T) {
+	ctx := context.Background()
+	var first map[string][]float32
+	for _, way := range []plan.Gradient{plan.SumF32, plan.InBackward} {
+		src, table := &layers.Source{Each: 2}, layers.NewEmbedding("table", 7, 8)
+		cross := layers.NewAttention("cross", 8, 2, 2)
+		cross.Source = src
+		decoder, err := layers.NewModel(0, &layers.CrossEntropy{Head: table.Table}, layers.Options{Seed: 2}, table, cross)
+		require.NoError(t, err)
+		m, err := layers.NewModel(16, layers.Decoder{decoder, src}, layers.Options{Seed: 1}, layers.NewLinear("a", 16, 16, true))
+		require.NoError(t, err)
+		tr, err := train.New(m, train.Options{Optimizer: quant8.AdamW{}, Schedule: train.Constant(0.1), Gradients: way})
+		require.NoError(t, err)
+		s := layers.Sample{X: make([]float32, 16), Decoder: &layers.Sample{Tokens: []int32{1, 2, 3}, Labels: []int32{2, 3, 4}}}
+		s.X[3] = 1
+		got := map[string][]float32{}
+		for range 2 {
+			_, err = tr.Train(ctx, []layers.Sample{s})
+			require.NoError(t, err)
+		}
+		for name, v := range m.Trainable() {
+			got[name] = v.Float32s()
+		}
+		if first == nil {
+			first = got
+		}
+		require.Equal(t, first, got)
+	}
+}
+
+// TestTiledSource: a tile has not the sequences of a Source.
+func TestTiledSource(t *testing.T) {
+	cross := layers.NewAttention("cross", 8, 2, 2)
+	tiled := layers.Tiled{layers.Residual{cross}, 4}
+	_, err := tiled.Width(8)
+	require.NoError(t, err)
+	cross.Source = &layers.Source{Each: 3}
+	_, err = tiled.Width(8)
+	require.ErrorIs(t, err, snug.ErrConfig)
 }

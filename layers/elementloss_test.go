@@ -68,6 +68,7 @@ func TestLossesOfPixels(t *testing.T) {
 	}
 	for _, loss := range []layers.Loss{
 		layers.ElementLoss{}, layers.ElementLoss{fused.Elementwise{Form: fused.MSE, Weights: []float32{1}}}, layers.DiceLoss{}, layers.DiceLoss{fused.Dice{Cols: 3}},
+		layers.NewCrossEntropy("head", 3, 0),
 	} {
 		_, err := layers.NewModel(pixels, loss, layers.Options{}, layers.NewConv("c", shape, true))
 		require.ErrorIs(t, err, snug.ErrConfig)

@@ -85,8 +85,8 @@ func (*CrossEntropy) Weight(s Sample, _ int) (n float64) {
 
 // Check implements [Loss].
 func (l *CrossEntropy) Check(width int) error {
-	if l == nil || l.Head == nil || len(l.Head.Shape) != 2 {
-		return fmt.Errorf("layers: a CrossEntropy without Head: %w", snug.ErrConfig)
+	if l == nil || l.Head == nil || len(l.Head.Shape) != 2 || l.Head.Len() < 1 {
+		return fmt.Errorf("layers: a CrossEntropy without Head, or with one without elements: %w", snug.ErrConfig)
 	}
 	if l.Bias != nil && l.Bias.Len() != l.Head.Shape[0] {
 		return widthOf(l.Bias.Name, l.Bias.Len(), l.Head.Shape[0])

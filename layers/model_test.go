@@ -16,6 +16,7 @@ import (
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/remat"
+	"github.com/snug-ml/snug/train"
 )
 
 const modelWidth, modelTokens = 8, 11
@@ -203,6 +204,30 @@ func TestTiledSequences(t *testing.T) {
 	}
 	_, err := NewModel(8, MSE{}, Options{}, Tiled{Residual{Dropout{P: 0.5}}, 4})
 	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestTiledLimit: a limit that is reached anywhere in a Tiled is an error, after which the next batch has the bits of the first.
+func TestTiledLimit(t *testing.T) {
+	const limit = 1 << 20
+	monitor, err := meter.New(meter.Options{Limits: [meter.Tiers]int64{meter.OnDevice: limit}})
+	require.NoError(t, err)
+	m, err := NewModel(8, MSE{}, Options{Monitor: monitor}, NewLinear("a", 8, 8, true), Tiled{NewMLP("b", 8, 12, SiLU, false), 2})
+	require.NoError(t, err)
+	s := Sample{X: kerneltest.Normal(1, 5*8), Y: kerneltest.Normal(2, 5*8)}
+	want, failed := gradientsOf(t, m, s), 0
+	now, _ := monitor.Held()
+	for room := int64(0); room < 1<<11; room += 32 {
+		other := limit - now[meter.OnDevice].Total() - room
+		monitor.Add(meter.OnDevice, meter.State, other)
+		if _, _, err := train.Gradients(context.Background(), m, s); err != nil {
+			require.ErrorIs(t, err, snug.ErrNoMemory)
+			failed++
+		}
+		monitor.Add(meter.OnDevice, meter.State, -other)
+		require.Equal(t, want, gradientsOf(t, m, s))
+	}
+	require.Greater(t, failed, 20)
+	require.Less(t, failed, 60)
 }
 
 // TestBalance: the loss of Backprop is that of Evaluate without dropout and the balancing loss, and its gradients are those of

@@ -1,7 +1,7 @@
 package layers
 
-// Split divides a sample of n sequences into the first n/2, rounded down, and the rest. ok is false if n is below 2, or if
-// Sample.Decoder cannot be split. It is a function for train.Trainer.SplitBy. To split a batch of images, which do not depend on each
+// Split divides a sample of n sequences into the first n/2, rounded down, and the rest. ok is false if n is below 2, if
+// the sequences do not divide the rows, as no model takes them, or if Sample.Decoder cannot be split. It is a function for train.Trainer.SplitBy. To split a batch of images, which do not depend on each
 // other, set Sequences to their number.
 //
 // The halves share the memory of s, except for new Starts in b. The Draw of b is s.Draw + n/2. So that random numbers are drawn once,
@@ -18,6 +18,14 @@ func (s Sample) Split() (a, b Sample, ok bool) {
 	rows, before := n, first // cut takes the ratio only
 	if s.Starts != nil {
 		rows, before = s.Starts[n], s.Starts[first]
+	}
+	for i := range len(s.Starts) - 1 {
+		if s.Starts[0] != 0 || s.Starts[i] >= s.Starts[i+1] {
+			return a, b, false
+		}
+	}
+	if len(s.X)%rows+len(s.Y)%rows+len(s.Tokens)%rows+len(s.Labels)%rows > 0 {
+		return a, b, false
 	}
 	a, b = s, s
 	cut(&a.X, &b.X, before, rows)

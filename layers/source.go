@@ -50,6 +50,14 @@ func (s *Source) fits(b Batch) error {
 	return nil
 }
 
+// untiled implements untiled.
+func (b *Attention) untiled() string {
+	if b == nil || b.Source == nil {
+		return ""
+	}
+	return "an Attention with a Source, whose rows are of all sequences"
+}
+
 // rows returns the rows of all sequences of a batch.
 func (s *Source) rows(b Batch) int { return cmp.Or(s.Rows, s.Each*b.Sequences) }
 

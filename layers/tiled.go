@@ -12,7 +12,8 @@ import (
 // rows of other tiles. An attention does not if Rows is a multiple of a sequence's, which all have one length then. Gradients
 // of parameters are sums of tiles: their last bits depend on Rows.
 //
-// Layers within it must not draw random numbers, as [Dropout] does, nor measure all rows, as a [BatchNorm] does that is not Frozen.
+// Layers within it must not draw random numbers, as [Dropout] does, nor measure all rows, as a [BatchNorm] does that is not Frozen, nor
+// see a [Source].
 // [Options.Tiles] does not hold for them.
 type Tiled struct {
 	Layer
@@ -60,7 +61,7 @@ func (l Tiled) each(p *Pass, do func(lo int)) {
 	batch, tiles := p.Batch, p.Options.Tiles
 	p.Options.Tiles = 0
 	for lo := 0; lo < batch.Rows; lo += l.Rows {
-		if p.Err = cmp.Or(p.Err, p.ctx.Err()); p.Err != nil {
+		if p.Err = cmp.Or(p.Failed(), p.ctx.Err()); p.Err != nil {
 			break
 		}
 		n := min(l.Rows, batch.Rows-lo)
