@@ -377,7 +377,7 @@ func (m *Model) Backprop(ctx context.Context, s Sample, scale float32, w Window)
 		return loss, fmt.Errorf("the scale is %v, want a finite one: %w", scale, snug.ErrConfig)
 	}
 	defer m.end()
-	if m.Weight(s) > 0 {
+	if m.Weight(s) > 0 && m.pass != nil {
 		m.pass.Window = w
 	}
 	x, err := m.begin(s)

@@ -430,6 +430,12 @@ func TestModelErrors(t *testing.T) {
 	require.NoError(t, m.Close())
 	_, err = m.Evaluate(ctx, Sample{X: make([]float32, 4), Y: make([]float32, 4)})
 	require.ErrorIs(t, err, snug.ErrConfig)
+
+	m, err = NewModel(2, NewCrossEntropy("head", 3, 2), Options{}, linear(2, 2)) // whose Weight counts labels alone
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
+	_, err = m.Backprop(ctx, Sample{X: make([]float32, 2), Labels: []int32{1}}, 1, g)
+	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
 // TestModelOnDevices: a device computes what the CPU does, up to rounding, and gives its memory back.

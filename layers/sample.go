@@ -1,8 +1,8 @@
 package layers
 
-// Split divides a sample of n sequences into the first n/2, rounded down, and the rest. ok is false if n is below 2, if
-// the sequences do not divide the rows, as no model takes them, or if Sample.Decoder cannot be split. It is a function for train.Trainer.SplitBy. To split a batch of images, which do not depend on each
-// other, set Sequences to their number.
+// Split divides a sample of n sequences into the first n/2, rounded down, and the rest. ok is false if n is below 2, if the
+// sequences do not divide the rows, as no model takes them, or if Sample.Decoder cannot be split. It is a function for
+// train.Trainer.SplitBy. To split a batch of images, which do not depend on each other, set Sequences to their number.
 //
 // The halves share the memory of s, except for new Starts in b. The Draw of b is s.Draw + n/2. So that random numbers are drawn once,
 // leave n-1 unused values after the Draw of a sample.
