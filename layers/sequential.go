@@ -11,7 +11,8 @@ import (
 
 // Sequential is one layer after the other. Where the output of a norm or of an activation is the input of another layer, it is
 // not kept: the backward step computes it again. ReLU, ReLU6 and LeakyReLU of a slope of 0 or more overwrite their input, unless
-// that is the Sequential's.
+// that is the Sequential's. Where one of them is last, the backward step reads the output, which a layer around the Sequential must not
+// change: [Residual] and [Sum] give that one memory of its own.
 type Sequential []Layer
 
 // cheap is a layer whose output costs less to compute again than to keep.
