@@ -77,7 +77,11 @@ func (g *group) meet(rank int, c call, check func() error) ([]call, error) {
 	select {
 	case <-arrived:
 	case <-g.ctx.Done():
-		g.fail(fmt.Errorf("accum: %s: rank %d waits for others: %w", c.Op, rank, context.Cause(g.ctx)))
+		select {
+		case <-arrived: // before that, too
+		default:
+			g.fail(fmt.Errorf("accum: %s: rank %d waits for others: %w", c.Op, rank, context.Cause(g.ctx)))
+		}
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
