@@ -74,7 +74,7 @@ func TestGrowingBatches(t *testing.T) {
 func TestHugeTensors(t *testing.T) {
 	p, err := NewPass(Options{})
 	require.NoError(t, err)
-	for _, width := range []int{math.MaxInt, math.MaxInt / 4, math.MaxInt/12 + 1, 1 << 62} {
+	for _, width := range []int{math.MaxInt, math.MaxInt / 4, math.MaxInt/12 + 1, math.MaxInt/2 + 1} {
 		require.NoError(t, p.Batch.Shape(3, 1, nil))
 		p.Begin()
 		require.Zero(t, p.Get(width).Len())
