@@ -20,8 +20,9 @@ type cheap interface{ cheap() }
 
 // seqSaved has nil for the sets that are not kept, and the outputs of the others.
 type seqSaved struct {
-	sets []Saved
-	outs []*Tensor
+	sets  []Saved
+	outs  []*Tensor
+	reads bool // the backward step reads the last output
 }
 
 // Tensors implements [Saved].
@@ -124,7 +125,7 @@ func (l Sequential) Forward(p *Pass, x *Tensor) *Tensor {
 
 // ForwardSave implements [Layer].
 func (l Sequential) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
-	s := &seqSaved{make([]Saved, len(l)), make([]*Tensor, len(l))}
+	s := &seqSaved{sets: make([]Saved, len(l)), outs: make([]*Tensor, len(l)), reads: l.overwrites(len(l) - 1)}
 	if p.refuses(l, x) {
 		return &Tensor{}, s
 	}
@@ -142,6 +143,9 @@ func (l Sequential) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 		}
 		l.activate(p, i, next)
 		y, s.outs[i], drop = next, next, l.dropped(i)
+	}
+	if last, is := s.sets[len(l)-1].(*seqSaved); is {
+		s.reads = last.reads
 	}
 	return y, s
 }
@@ -240,12 +244,20 @@ func intact(l Layer) Layer {
 	return append(slices.Clone(s[:last]), end)
 }
 
+// willChange keeps an error if an output must not change: that of a type with a Sequential in it, which intact does not know.
+func willChange(p *Pass, s Saved) {
+	if s, is := s.(*seqSaved); is && s.reads {
+		p.Fail(fmt.Errorf("layers: a Residual or Sum of a type that embeds a Sequential, whose last activation overwrites its input: use the Sequential itself: %w", snug.ErrConfig))
+	}
+}
+
 // ForwardSave implements [Layer].
 func (r Residual) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
 	if p.refuses(r, x) {
 		return &Tensor{}, &output{}
 	}
 	y, s := intact(r.Layer).ForwardSave(p, x)
+	willChange(p, s)
 	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
 	return y, s
 }

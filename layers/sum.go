@@ -92,6 +92,9 @@ func (l Sum) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 	}
 	for i, layer := range l {
 		out, set := intact(layer).ForwardSave(p, x)
+		if len(l) > 1 {
+			willChange(p, set)
+		}
 		if s.sets = append(s.sets, set); i > 0 {
 			s.added = append(s.added, out)
 		}
