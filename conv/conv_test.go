@@ -57,6 +57,7 @@ var shapes = map[string]Shape{
 	"windows":             Shape{Batch: 2, In: 50, Out: 26, Groups: 2, Dims: 2, Size: [3]int{5, 28}, Kernel: [3]int{3, 3}}.Same(),
 	"windows, stride 2":   {Batch: 1, In: 70, Out: 35, Dims: 2, Size: [3]int{7, 56}, Kernel: [3]int{4, 5}, Stride: [3]int{3, 2}, PadBefore: [3]int{1, 2}, PadAfter: [3]int{0, 2}},
 	"windows, 3-d":        Shape{Batch: 1, In: 33, Out: 34, Dims: 3, Size: [3]int{3, 4, 28}, Kernel: [3]int{3, 2, 3}, Transposed: true}.Same(),
+	"windows, no taps":    {Batch: 1, In: 22, Out: 24, Dims: 2, Size: [3]int{5, 28}, Kernel: [3]int{1, 3}, Stride: [3]int{2, 1}},
 	"no images":           Shape{In: 3, Out: 2, Dims: 2, Size: [3]int{4, 4}, Kernel: [3]int{3, 3}}.Same(),
 }
 

@@ -23,7 +23,7 @@ const leastWindow = 64
 func (t *tile) windowChannels() int {
 	a, mr := &t.phase.axes[2], t.kern.MR
 	whole := 10*a.n >= 9*mr*cpu.Chunks(a.n, mr) // at most a tenth of the rows of the micro-kernel's tiles is unused
-	if a.taps < 2 || a.offStep*a.offStep != 1 || !whole || volume(t.kernel) > tmpRows {
+	if a.taps < 2 || t.phase.taps() == 0 || a.offStep*a.offStep != 1 || !whole || volume(t.kernel) > tmpRows {
 		return 0
 	}
 	cols := cpu.Chunks(t.m1-t.m0, t.kern.NR) * t.kern.NR
