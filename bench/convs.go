@@ -7,7 +7,7 @@ import (
 	"github.com/snug-ml/snug/conv"
 )
 
-// convLayer is a layer of a network for images, of a square kernel that keeps their size but for the stride.
+// convLayer is a convolution of square images with a square kernel, padded so that only the stride makes the images smaller.
 type convLayer struct{ in, out, groups, size, kernel, stride int }
 
 // convLayers are layers of ResNet and MobileNet.

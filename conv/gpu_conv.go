@@ -46,7 +46,7 @@ const busy = 128
 // fewChannels is the most channels of the result in each of several groups for which a thread computes one element, without tiles.
 const fewChannels = 4
 
-// tiles returns the number of tiles in a result of so many channels and positions.
+// tiles returns the number of tiles in a result of so many channels (results) and positions (lines).
 func (f *tileForm) tiles(results, lines int) int {
 	return gpu.CeilDiv(results, f.rows) * gpu.CeilDiv(lines, f.cols)
 }

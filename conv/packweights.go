@@ -74,9 +74,9 @@ func (t *tile) packAll(b *block, dst []float32, m, lines, pitch int) {
 	}
 }
 
-// packAlong packs weights of the adjoint, rows channels of the result from m on, as rows along the depth. The weights of
-// these channels and all taps lie side by side: they are transposed to rows of channels of the source, of which the
-// block's taps are copied.
+// packAlong packs weights of the adjoint as rows along the depth: of rows channels of the result, from m on. In memory the weights of
+// a channel of the source, for all channels of the result and all taps, lie side by side. So packAlong transposes them, and copies the
+// block's taps of the result.
 func (t *tile) packAlong(b *block, m, rows int) gemm.Rows {
 	all, channels, pitch := volume(t.kernel), b.c1-b.c0, b.depth()+rowGap
 	most, lanes := t.transposable(b)

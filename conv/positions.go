@@ -48,8 +48,8 @@ func (p *positionCopy) copy(dst []float32, r runs) {
 	}
 }
 
-// gather copies for positions j to j+n-1 of a run what the taps with component tx read: width elements, of which those
-// from lo to hi-1 are there.
+// gather copies for positions j to j+n-1 of a run what the taps with x component tx read: width elements a position. Those from lo to
+// hi-1 lie in the image; the others are 0.
 func (p *positionCopy) gather(dst []float32, from int, r *runs, tx, j, n, width, lo, hi int) {
 	if n == 0 {
 		return

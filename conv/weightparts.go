@@ -16,7 +16,7 @@ const (
 	wantBlocks = 256  // thread blocks
 	leastPart  = 1024 // positions of a part
 	mostParts  = 64
-	fewRows    = 4 // if each of several groups has up to so many channels of y, a thread block sums one column at a time, without tiles
+	fewRows    = 4 // of y in each of several groups: up to so many, a thread block sums one column at a time, without tiles
 )
 
 // weightPass is one product on a GPU: for the gradient of the weights, of the bias, or of both.
@@ -74,7 +74,7 @@ func (w *weightPass) sums() int {
 	return w.parts * (w.elements + w.rows)
 }
 
-// start queues the gradients on a GPU. It borrows memory of the device for the sums of the parts. Errors are those of the device.
+// start queues the gradients on a GPU. The sums of the parts lie in memory that it allocates and frees. Errors are those of the device.
 func (j weightJob) start(dev *snug.Device) (err error) {
 	n := 0
 	for _, w := range j.s.passes(j.dw.Len() > 0, j.db.Len() > 0) {

@@ -17,7 +17,8 @@ import (
 // A [Sample] of the encoder has the decoder's sample in Sample.Decoder, with as many sequences; neither has Starts. The
 // cross-attentions read the encoder's output as [sequences, Source.Each, In], where In is the input width of their layers for keys
 // and values: sequence i sees its own Each rows. If the encoder's output is an image with channels last, In is the number of its
-// channels and Each that of its positions. Evaluate and Backprop return errors that wrap [snug.ErrShape] for other samples.
+// channels and Each that of its positions. Evaluate and Backprop return errors that wrap [snug.ErrShape] for other samples, and
+// [snug.ErrDType] for a decoder of another DType or Device.
 //
 // The encoder's Trainable has the parameters of both models. Plans and Costs do not: each model has its own. In a training pass
 // the decoder runs while the encoder holds its saved sets: the peak of the decoder comes on top of these and of the encoder's output
@@ -61,6 +62,9 @@ func (l Decoder) Params(yield func(*Param) bool) {
 // run calls do with y as the X of the Source. If dy is not nil, the attentions add the gradient of y to it.
 func (l Decoder) run(p *Pass, y, dy *Tensor, s Sample, do func(Sample) error) {
 	p.Do(func() error {
+		if d := l.Model.pass; d.DType != p.DType || d.dev != p.dev {
+			return fmt.Errorf("the decoder's tensors are %s on %s, the encoder's %s on %s: %w", d.DType, d.dev, p.DType, p.dev, snug.ErrDType)
+		}
 		if s.Decoder == nil || max(1, s.Decoder.Sequences) != p.Batch.Sequences || s.Decoder.Starts != nil || p.Batch.Starts != nil {
 			return fmt.Errorf("Sample.Decoder is nil, or has not the %d sequences of equal length of the encoder: %w", p.Batch.Sequences, snug.ErrShape)
 		}

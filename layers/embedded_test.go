@@ -1,33 +1,70 @@
 package layers
 
 import (
-	"context"
+	"math"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/remat"
 	"github.com/stretchr/testify/require"
 )
 
 // named is a user's type.
 type named struct{ Sequential }
 
-// TestEmbeddedSequential: a Residual and a Sum change the output of a layer. They refuse one whose backward step reads it, and which
-// they cannot make keep it.
-func TestEmbeddedSequential(t *testing.T) {
-	of := func(list ...Layer) named { return named{list} }
-	a, s := NewLinear("a", 6, 6, true), Sample{X: make([]float32, 12), Y: make([]float32, 12)}
-	for _, l := range []Layer{
-		Residual{of(a, ReLU)}, Sum{a, of(NewLinear("b", 6, 6, true), ReLU)}, Sum{of(a, ReLU), NewLinear("b", 6, 6, true)}, Residual{of(Sequential{a, ReLU})},
-	} {
-		m, err := NewModel(6, MSE{}, Options{}, l)
-		require.NoError(t, err)
-		_, err = m.Backprop(context.Background(), s, 1, gradients{})
-		require.ErrorIs(t, err, snug.ErrConfig)
-		require.ErrorContains(t, err, "embeds a Sequential")
+// TestOutputsThatAreRead: ReLU's backward step may read its output where that is in the memory of its input. A Residual and a Sum then
+// add into memory of their own, and have the gradients that they have where it reads its input; also under recomputation.
+func TestOutputsThatAreRead(t *testing.T) {
+	of := func(list ...Layer) Layer { return named{list} }
+	forms := map[string]func(a, b *Linear, act Layer) Layer{
+		"residual":          func(a, _ *Linear, act Layer) Layer { return Residual{of(a, act)} },
+		"plain":             func(a, _ *Linear, act Layer) Layer { return Residual{Sequential{a, act}} },
+		"nested":            func(a, _ *Linear, act Layer) Layer { return Residual{Sequential{of(a, act)}} },
+		"sum of one":        func(a, _ *Linear, act Layer) Layer { return Residual{Sum{of(a, act)}} },
+		"last of a sum":     func(a, b *Linear, act Layer) Layer { return Sum{a, of(b, act)} },
+		"first of a sum":    func(a, b *Linear, act Layer) Layer { return Sum{of(a, act), b} },
+		"both of a sum":     func(a, b *Linear, act Layer) Layer { return Residual{Sum{of(a, act), of(b, act)}} },
+		"residual, outside": func(a, b *Linear, act Layer) Layer { return Sequential{Residual{of(a, act)}, b, act} },
 	}
-	for _, l := range []Layer{Residual{of(a, GELU)}, Residual{of(a, ReLU, NewLinear("b", 6, 6, true))}, Sum{of(a, ReLU)}, of(a, ReLU), Residual{Sequential{a, ReLU}}} {
-		m, err := NewModel(6, MSE{}, Options{}, l)
-		require.NoError(t, err)
-		gradientsOf(t, m, s)
+	s := Sample{X: make([]float32, 12), Y: make([]float32, 12)}
+	for i := range s.X {
+		s.X[i], s.Y[i] = float32(math.Sin(float64(i))), float32(math.Cos(float64(3*i)))
 	}
+	for name, form := range forms {
+		t.Run(name, func(t *testing.T) {
+			var want gradients
+			for _, act := range []Layer{Sequential{ReLU}, ReLU} { // the first is no activation that overwrites
+				m, err := NewModel(6, MSE{}, Options{Seed: 3}, form(NewLinear("a", 6, 6, true), NewLinear("b", 6, 6, true), act), GELU, NewLinear("c", 6, 6, true))
+				require.NoError(t, err)
+				for _, plan := range []func(remat.Costs) (remat.Plan, error){remat.KeepAll, remat.RecomputeAll} {
+					costs, err := m.Costs(1, 2)
+					require.NoError(t, err)
+					p, err := plan(costs)
+					require.NoError(t, err)
+					require.NoError(t, m.SetPlan(p))
+					got := gradientsOf(t, m, s)
+					require.Empty(t, m.Report.Mismatches)
+					if want == nil {
+						want = got
+					}
+					require.Equal(t, want, got)
+				}
+			}
+		})
+	}
+}
+
+// TestDecoderOfAnotherType: the encoder's output is what the decoder's attentions read.
+func TestDecoderOfAnotherType(t *testing.T) {
+	src := &Source{Each: 2}
+	cross := NewAttention("cross", 4, 2, 2)
+	cross.Source = src
+	decoder, err := NewModel(4, MSE{}, Options{}, cross)
+	require.NoError(t, err)
+	m, err := NewModel(4, Decoder{decoder, src}, Options{DType: snug.BF16}, NewLinear("a", 4, 4, true))
+	require.NoError(t, err)
+	s := Sample{X: make([]float32, 8), Decoder: &Sample{X: make([]float32, 8), Y: make([]float32, 8)}}
+	_, err = m.Evaluate(t.Context(), s)
+	require.ErrorIs(t, err, snug.ErrDType)
+	require.ErrorContains(t, err, "the decoder's tensors are f32 on cpu, the encoder's bf16 on cpu")
 }

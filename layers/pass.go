@@ -46,7 +46,7 @@ type Batch struct {
 }
 
 // Shape sets Rows, Sequences, Longest, Starts and Positions. Without starts the rows are so many sequences of equal length, where 0
-// stands for 1; with starts sequences ignores that number. The error wraps [snug.ErrShape].
+// stands for 1. With starts, the argument sequences is ignored. The error wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	defer fault.Named(&err, "layers: Shape")
 	if c == nil || rows < 1 {

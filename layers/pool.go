@@ -63,7 +63,7 @@ func (p *pool) PutAll() {
 // begin prepares for a batch. Pieces, which would add up while batches grow, become one before a batch of more rows than all others.
 func (p *pool) begin(rows int) {
 	p.rows, p.err, p.peak = rows, nil, 0
-	if rows > p.longest && p.used == 0 && len(p.arena.pieces) > 1 {
+	if rows > p.longest && len(p.tensors) == 0 && len(p.arena.pieces) > 1 {
 		p.err = p.one(p.most)
 	}
 	p.longest = max(p.longest, rows)
@@ -74,7 +74,7 @@ func withGaps(bytes int64) int64 { return bytes + bytes/32 + 1<<16 }
 
 // one makes one piece, for tensors of so many bytes, in place of all.
 func (p *pool) one(bytes int64) error {
-	if err := p.arena.close(); err != nil {
+	if err := p.close(); err != nil {
 		return err
 	}
 	n := withGaps(bytes)
@@ -92,7 +92,7 @@ func (p *pool) one(bytes int64) error {
 // exceeds the monitor's limit: then the Get that does not fit fails. Errors are those of [snug.MakeView].
 func (p *pool) Reserve(plan remat.Plan, c remat.Costs) error {
 	r, err := plan.Simulate(c)
-	if err != nil || p.used > 0 || withGaps(r.Peak) <= p.arena.held() || p.monitor.Fits(meter.OnDevice, r.Peak) != nil {
+	if err != nil || len(p.tensors) > 0 || withGaps(r.Peak) <= p.arena.held() || p.monitor.Fits(meter.OnDevice, r.Peak) != nil {
 		return nil
 	}
 	return p.one(r.Peak)
@@ -191,6 +191,7 @@ func (p *pool) Put(list ...*Tensor) {
 		p.spare = append(p.spare, b)
 		p.used -= b.bytes
 		b.by.Add(-b.bytes)
+		b.t.View = snug.View{} // a freed set must not keep the memory of a piece that is freed later
 		p.arena.put(b.at)
 	}
 }

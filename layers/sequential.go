@@ -3,7 +3,6 @@ package layers
 import (
 	"fmt"
 	"reflect"
-	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -23,6 +22,12 @@ type seqSaved struct {
 	sets  []Saved
 	outs  []*Tensor
 	reads bool // the backward step reads the last output
+}
+
+// readsOutput reports whether a backward step reads the output in its set, which a layer around it must not change then.
+func readsOutput(s Saved) bool {
+	set, is := s.(*seqSaved)
+	return is && set.reads
 }
 
 // Tensors implements [Saved].
@@ -144,9 +149,7 @@ func (l Sequential) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 		l.activate(p, i, next)
 		y, s.outs[i], drop = next, next, l.dropped(i)
 	}
-	if last, is := s.sets[len(l)-1].(*seqSaved); is {
-		s.reads = last.reads
-	}
+	s.reads = s.reads || readsOutput(s.sets[len(l)-1])
 	return y, s
 }
 
@@ -226,29 +229,18 @@ func (r Residual) Forward(p *Pass, x *Tensor) *Tensor {
 	return y
 }
 
-// intact returns a layer whose output may change after its forward step: a Sequential whose last activation overwrites its input has
-// that in place of the output of the layer before.
-func intact(l Layer) Layer {
-	if s, is := l.(*Sequential); is && s != nil {
-		l = *s
-	}
-	s, is := l.(Sequential)
-	if !is || len(s) == 0 {
-		return l
-	}
-	last := len(s) - 1
-	end := intact(s[last])
-	if s.overwrites(last) {
-		end = Sequential{end}
-	}
-	return append(slices.Clone(s[:last]), end)
+// residualSaved is the set of the layer, and the output if that has memory of its own.
+type residualSaved struct {
+	Saved
+	y *Tensor
 }
 
-// willChange keeps an error if an output must not change: that of a type with a Sequential in it, which intact does not know.
-func willChange(p *Pass, s Saved) {
-	if s, is := s.(*seqSaved); is && s.reads {
-		p.Fail(fmt.Errorf("layers: a Residual or Sum of a type that embeds a Sequential, whose last activation overwrites its input: use the Sequential itself: %w", snug.ErrConfig))
+// Tensors implements [Saved].
+func (s *residualSaved) Tensors(list []*Tensor) []*Tensor {
+	if s.y != nil {
+		list = append(list, s.y)
 	}
+	return s.Saved.Tensors(list)
 }
 
 // ForwardSave implements [Layer].
@@ -256,20 +248,25 @@ func (r Residual) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
 	if p.refuses(r, x) {
 		return &Tensor{}, &output{}
 	}
-	y, s := intact(r.Layer).ForwardSave(p, x)
-	willChange(p, s)
-	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	f, set := r.Layer.ForwardSave(p, x)
+	s, y := &residualSaved{Saved: set}, f
+	if readsOutput(set) {
+		y = p.Get(p.width(f))
+		s.y = y
+	}
+	p.Do(func() error { return fused.Add(y.View, f.View, x.View) })
 	return y, s
 }
 
 // Backward implements [Layer].
 func (r Residual) Backward(p *Pass, x *Tensor, s Saved, dy *Tensor) *Tensor {
-	if p.refuses(r, x) {
+	kept, is := s.(*residualSaved)
+	if p.refuses(r, x) || !is {
 		return dy
 	}
 	through := p.Get(p.width(dy))
 	p.copyTo(through, dy)
-	dx := intact(r.Layer).Backward(p, x, s, through)
+	dx := r.Layer.Backward(p, x, kept.Saved, through)
 	p.Do(func() error { return fused.Add(dy.View, dy.View, dx.View) })
 	p.Put(dx)
 	return dy

@@ -9,17 +9,21 @@ import (
 )
 
 // Sum is y = f(x) + g(x) + ... for layers with outputs of one width, such as a residual block and the convolution on its shortcut. The
-// outputs are added into the first one. Sum keeps what the layers keep, except for the outputs of all but the first.
+// outputs are added into the first one. Sum keeps what the layers keep, except for outputs that no backward step reads; the first is the sum.
 type Sum []Layer
 
 // sumSaved is what a Sum keeps.
 type sumSaved struct {
+	y     *Tensor   // the output, unless that is the first layer's
 	sets  []Saved   // of the layers
 	added []*Tensor // outputs in the sets that are freed already
 }
 
 // Tensors implements [Saved].
 func (s *sumSaved) Tensors(list []*Tensor) []*Tensor {
+	if s.y != nil {
+		list = append(list, s.y)
+	}
 	n := len(list)
 	for _, set := range s.sets {
 		list = set.Tensors(list)
@@ -91,14 +95,21 @@ func (l Sum) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 		return &Tensor{}, s
 	}
 	for i, layer := range l {
-		out, set := intact(layer).ForwardSave(p, x)
-		if len(l) > 1 {
-			willChange(p, set)
+		out, set := layer.ForwardSave(p, x)
+		s.sets = append(s.sets, set)
+		switch reads := readsOutput(set); {
+		case i == 0 && reads:
+			y = p.Get(p.width(out))
+			p.copyTo(y, out)
+			s.y = y
+		case reads:
+			p.Do(func() error { return fused.Add(y.View, y.View, out.View) })
+		default:
+			if i > 0 {
+				s.added = append(s.added, out)
+			}
+			y = addTo(p, y, out)
 		}
-		if s.sets = append(s.sets, set); i > 0 {
-			s.added = append(s.added, out)
-		}
-		y = addTo(p, y, out)
 	}
 	return y, s
 }
@@ -115,7 +126,7 @@ func (l Sum) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) (dx *Tensor) {
 			d = p.Get(p.width(dy))
 			p.copyTo(d, dy)
 		}
-		dx = addTo(p, dx, intact(layer).Backward(p, x, s.sets[i], d))
+		dx = addTo(p, dx, layer.Backward(p, x, s.sets[i], d))
 	}
 	return dx
 }

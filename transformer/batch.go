@@ -115,7 +115,8 @@ func (m *Model) reserve() error {
 	if rows <= m.fits {
 		return nil
 	}
-	costs, err := m.Costs(1, rows)
+	longest := m.pass.Batch.Longest
+	costs, err := m.Costs((rows-1)/longest+1, longest)
 	if err != nil {
 		return err
 	}

@@ -406,3 +406,20 @@ func TestTilesOnDevices(t *testing.T) {
 		}
 	})
 }
+
+// TestHeldIsThePeak: the memory of activations is what a batch needs, also where it grows with the square of its sequences' length.
+func TestHeldIsThePeak(t *testing.T) {
+	for name, plain := range map[string]bool{"tiled attention": false, "plain attention": true} {
+		t.Run(name, func(t *testing.T) {
+			m, err := New(tinyCustom(), Options{PlainAttention: plain})
+			require.NoError(t, err)
+			defer func() { require.NoError(t, m.Close()) }()
+			w := newWindow(t, m)
+			require.NoError(t, w.Begin(1))
+			_, err = m.Backprop(context.Background(), someBatch(7, m.config.Vocab, 64, 16), 1, w)
+			require.NoError(t, err)
+			held := m.Memory()
+			require.LessOrEqual(t, held.Buffers, held.Peak+held.Peak/16+1<<16)
+		})
+	}
+}

@@ -125,6 +125,7 @@ func TestTuneTraceOfAFailure(t *testing.T) {
 	require.ErrorContains(t, err, "needs at least "+meter.FormatBytesUp(limit+1))
 	p, err := short.monitor.PeakHolders(meter.OnDevice)
 	require.NoError(t, err)
+	require.InDelta(t, limit, p.Bytes, float64(limit)/100)
 	require.LessOrEqual(t, p.Bytes, limit, "without what did not fit, which the error counts")
 }
 
