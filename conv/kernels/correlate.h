@@ -49,11 +49,11 @@ struct Correlation {
     DEVICE_MEMBER u32 source_size() const { return (u32)(axes[0].size * axes[1].size * axes[2].size); }
     DEVICE_MEMBER u32 result_size() const { return (u32)(axes[0].outSize * axes[1].outSize * axes[2].outSize); }
     DEVICE_MEMBER u32 phase_taps() const { return (u32)(axes[0].taps * axes[1].taps * axes[2].taps); }
-    // weight_row and weight_channel are the elements of w from a channel of the result to the next, and of the source.
+    // weight_row is the elements of w from one channel of the result to the next, weight_channel from one channel of the source to the next.
     DEVICE_MEMBER u32 weight_row() const { return adjoint ? taps : channels * taps; }
     DEVICE_MEMBER u32 weight_channel() const { return adjoint ? results * taps : taps; }
 
-    // step describes tap after tap of a channel, or where channels are last channel after channel of a tap.
+    // step describes row k of the right operand: all taps of a channel follow one another, or where channels are last all channels of a tap.
     DEVICE_MEMBER Step step(u32 k, bool there) const {
         if (!there) return Step{0, NONE, NOWHERE, NOWHERE, NOWHERE};
         u32 across = last ? channels : phase_taps(), tap = last ? k / across : k % across, channel = last ? k % across : k / across;
@@ -68,7 +68,7 @@ struct Correlation {
         return Step{at, channel * weight_channel() + of, z, y, x};
     }
 
-    // line describes a position of an image.
+    // line describes column n of the right operand: a position of the result in an image.
     DEVICE_MEMBER Line line(u32 n) const {
         if (n >= lines) return Line{0, NONE, NOWHERE, NOWHERE, NOWHERE, 0};
         Place p = place_of(n, (u32)axes[0].n, (u32)axes[1].n, (u32)axes[2].n, 1, 0);
@@ -144,7 +144,7 @@ FOR_FLOATS(CORRELATE_FLAT)
 
 // ---- few channels a group, as of a depthwise convolution: a thread computes an element
 
-// read returns where element j reads the source for a tap, -1 where it does not.
+// read_of returns the coordinate in the source that element j of the result reads for a tap, -1 outside of the image.
 DEVICE i32 read_of(ConvDim d, u32 adjoint, u32 j, i32 tap) {
     if (!adjoint) {
         i32 at = (i32)j * d.stride + tap * d.dilation - d.pad;

@@ -1,5 +1,4 @@
-// What kernels of images share. Vectors have fewer than 2^32 elements, and sums of places that count wrap around: package conv
-// refuses longer ones.
+// What kernels of images share. Vectors have fewer than 2^32 elements, which package conv checks, so that offsets are u32.
 #pragma once
 
 // Place is an element of a vector of images.
@@ -24,12 +23,12 @@ DEVICE Place place_of(u32 i, u32 z, u32 y, u32 x, u32 channels, u32 last) {
     return p;
 }
 
-// position_of returns a position among those of images of another size.
+// position_of returns the index of a position among those of all images, whose size is sizeZ×sizeY×sizeX.
 DEVICE u32 position_of(u32 plane, u32 z, u32 y, u32 x, u32 sizeZ, u32 sizeY, u32 sizeX) {
     return ((plane * sizeZ + z) * sizeY + y) * sizeX + x;
 }
 
-// enter adds a sum to an element.
+// enter sets an element to alpha·sum + beta·itself.
 template <class T> DEVICE void enter(GLOBAL T* to, float sum, f32 alpha, f32 beta) {
     sum *= alpha;
     if (beta != 0.0f) sum += beta * widen(*to);

@@ -42,7 +42,7 @@ DEVICE PoolRange windows_of(Windows w, u32 i) {
 struct PoolParams {
     u64 items, row_bytes; // bytes of a row of the index
     Windows z, y, x;
-    u32 channels, last, lanes; // lanes: elements of a row of y
+    u32 channels, last, lanes; // lanes: elements of a row of y, each of which has an index
     u32 bits, per;             // of the index for an element; elements that a thread computes
     u32 skip, indexed;
     f32 alpha, beta;

@@ -12,10 +12,10 @@ struct ResizeParams {
     f32 alpha, beta;
 };
 
-// ResizeSpan is elements of a side, with the place of the weight of the first.
+// ResizeSpan is n elements of a dimension from first on, and where the weight of the first lies in the table.
 struct ResizeSpan { u32 first, n, weight; };
 
-// span_of returns what element o of y is made of.
+// span_of returns the elements of x of which element o of y is a weighted sum.
 DEVICE ResizeSpan span_of(GLOBAL const f32* table, ResizeDim d, u32 o) {
     if (d.taps == 0) return ResizeSpan{0, 1, 0};
     u32 at = d.at + 2 * o;

@@ -1,8 +1,9 @@
 // Convolutions as products of matrices whose right operand is gathered: a block of 256 threads keeps parts of both as float in block
 // memory, and every thread adds a square of 4×4, as in product_plain.h.
 //
-// Elements of the right operand are found by a line, which is a column of it, and by a step of the depth: their elements and
-// coordinates add up. Of the one a position of an image has some, and of the other a tap of a channel.
+// The right operand has a column, here a line, for each position of the result and a row, here a step, for each tap of a channel (in
+// the gradient of weights it is the other way round). Both have an offset in memory and coordinates z, y and x. The sum of both offsets
+// is where the element of line and step lies, and the sums of the coordinates say whether it lies inside of the image.
 #pragma once
 
 struct alignas(16) Quad { float x[4]; };
@@ -12,26 +13,26 @@ enum : i32 { NOWHERE = -(1 << 30) }; // a coordinate that is outside of every im
 
 // Line is a column of the product.
 struct Line {
-    u32 at;    // element of the right operand's memory
-    u32 place; // of the result, or NONE
+    u32 at;    // offset in the right operand, in elements
+    u32 place; // where its result goes, or NONE
     i32 z, y, x;
-    f32 fill; // what is outside of the image
+    f32 fill; // value of an element outside of the image
 };
 
 // Step is a step of the depth.
 struct Step {
-    u32 at;    // element of the right operand's memory
-    u32 other; // of the left one's, from its row's start; NONE beyond the depth
+    u32 at;    // offset in the right operand, in elements
+    u32 other; // offset in a row of the left operand; NONE beyond the depth
     i32 z, y, x;
 };
 
 // Source is what the operands lie in.
 template <class T> struct Source {
     GLOBAL const T* left;
-    u32 row, rows; // elements from one row of it to the next
+    u32 row, rows; // elements from one row to the next, and the number of rows
     GLOBAL const T* right;
     i32 z, y, x;  // size of its images
-    u32 lanes;    // 1: lines that follow one another lie side by side, else steps do
+    u32 lanes;    // 1: neighbouring lines lie side by side in memory; 0: neighbouring steps do
 };
 
 template <class T> DEVICE float left_value(PRIVATE const Source<T>& s, u32 row, Step at) {

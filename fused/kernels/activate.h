@@ -7,7 +7,7 @@ enum { FORM_RAMP, FORM_RAMP_MUL, FORM_LEAKY, FORM_SIGMOID, FORM_TANH, FORM_SILU 
 struct ActivateParams {
     u64 n;
     u32 form, wide;
-    f32 floor, shift, high, scale; // slope of FORM_LEAKY: scale
+    f32 floor, shift, high, scale; // of the forms; FORM_LEAKY has its slope in scale
 };
 
 // ramp_of is min(max(x + shift, 0), high)·scale; NaN stays.

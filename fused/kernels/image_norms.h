@@ -14,8 +14,8 @@ struct ImageParams {
 
 DEVICE u32 statistic_of(u32 b, u32 c, ImageParams p) { return b * p.per_image + c / p.width; }
 
-// ---- what a block does: the positions of a channel, or where channels are last of WARP channels, in a part of an image. A thread
-// takes every few of them, and the threads of a channel are added in a fixed order.
+// ---- sums over positions. A block sums a strip: one channel in a part of an image, or where channels are last WARP channels. Each of
+// its threads takes every each-th position of one channel, and the sums of a channel's threads are added in a fixed order.
 
 struct Strip {
     u32 across;   // channels
@@ -52,8 +52,8 @@ DEVICE void strip_sum(Thread t, u32 across, float x, GROUP float* room) {
     sync_threads();
 }
 
-// Moments are a number of elements, their mean as a center and a rest, and the sum of the squares of their distances from it: the
-// difference of two means then does not cancel.
+// Moments are a number of elements, their mean, and the sum of their squared distances from it. The mean is mean + rest, where rest is
+// what mean rounds away, so that the difference of two means does not cancel.
 struct Moments { float n, mean, rest, m2; };
 
 // merged adds elements (Chan, Golub and LeVeque, 1979).
@@ -198,7 +198,7 @@ DEVICE void image_slopes(Thread t, GLOBAL f32* slope, GLOBAL f32* offset, GLOBAL
 
 // ---- what is done to elements
 
-// channel_of returns the statistic and the channel of element at + k of a pack: where channels are first a pack lies in one.
+// owner_of returns the statistic and the channel of element at + k of a pack: where channels are first a pack lies in one.
 struct Owner { u32 statistic, c; };
 DEVICE Owner owner_of(u32 at, ImageParams p) {
     u32 plane = at / (p.last ? p.positions * p.channels : p.positions);

@@ -13,10 +13,10 @@ struct LossParams {
 
 struct LossOf { float loss, slope; };
 
-// Odds are σ(x), 1 − σ(x), and log(1 + e^-|x|).
-struct Odds { float p, rest, logs; };
+// Probability is σ(x), with 1 − σ(x) and log(1 + e^-|x|).
+struct Probability { float p, rest, logs; };
 
-DEVICE Odds odds_of(float x) {
+DEVICE Probability probability_of(float x) {
     float e = exp_of(-magnitude(x)), big = 1.0f / (1.0f + e), small = e * big;
     float s = e / (2.0f + e), z = s * s; // log(1 + e) = 2·artanh(s), s ≤ 1/3
     float series = fused_mul_add(z, 1.0f / 15, 1.0f / 13);
@@ -26,7 +26,7 @@ DEVICE Odds odds_of(float x) {
     series = fused_mul_add(z, series, 1.0f / 5);
     series = fused_mul_add(z, series, 1.0f / 3);
     float logs = fused_mul_add(2.0f * s * z, series, 2.0f * s);
-    return x < 0.0f ? Odds{small, big, logs} : Odds{big, small, logs};
+    return x < 0.0f ? Probability{small, big, logs} : Probability{big, small, logs};
 }
 
 // power_of returns q^gamma for q from 0 to 1.
@@ -38,7 +38,7 @@ DEVICE float power_of(float q, float gamma) {
 
 DEVICE LossOf loss_of(float x, float t, float pos, LossParams p) {
     if (p.form >= LOSS_BCE) {
-        Odds o = odds_of(x);
+        Probability o = probability_of(x);
         float loss = pos * t * (o.logs + at_least(-x, 0.0f)) + (1.0f - t) * (o.logs + at_least(x, 0.0f));
         float g = (1.0f - t) * o.p - pos * t * o.rest;
         if (p.form == LOSS_BCE) return LossOf{loss, g};
@@ -94,7 +94,7 @@ DEVICE void dice(Thread t, GLOBAL T* dx, GLOBAL f32* parts, GLOBAL const T* x, G
         float weight = p.weighted ? weights[row] : 1.0f, overlap = 0, sizes = 0, onTarget = 0, always = 0, onP = 0;
         if (weight != 0.0f) {
             UNROLL_1 for (u32 i = t.local; i < p.cols; i += t.threads) {
-                float y = odds_of(widen(x[first + i])).p, of = widen(targets[first + i]);
+                float y = probability_of(widen(x[first + i])).p, of = widen(targets[first + i]);
                 overlap = fused_mul_add(y, of, overlap);
                 sizes += p.squared ? y * y + of * of : y + of;
             }
@@ -111,7 +111,7 @@ DEVICE void dice(Thread t, GLOBAL T* dx, GLOBAL f32* parts, GLOBAL const T* x, G
         UNROLL_1 for (u32 i = t.local; i < p.cols; i += t.threads) {
             float g = 0;
             if (weight != 0.0f) {
-                Odds o = odds_of(widen(x[first + i]));
+                Probability o = probability_of(widen(x[first + i]));
                 g = (onTarget * widen(targets[first + i]) + always + onP * o.p) * o.p * o.rest;
             }
             dx[first + i] = narrow<T>(g);
