@@ -228,6 +228,16 @@ func (m *Model) Matrix(name string) (rows, cols int) {
 	return 0, 0
 }
 
+// Shape returns the dimensions of a parameter, nil for unknown names.
+func (m *Model) Shape(name string) []int {
+	for _, w := range m.Params() {
+		if w.Name == name {
+			return w.Shape
+		}
+	}
+	return nil
+}
+
 // rows returns the number of rows of a sample, rounded down if they are not whole.
 func (m *Model) rows(s Sample) int {
 	if m == nil || m.pass == nil {

@@ -18,6 +18,7 @@ import (
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 	"github.com/snug-ml/snug/train"
 )
@@ -129,9 +130,15 @@ func TestResNetRuns(t *testing.T) {
 	c := plan.CNN{Image: 64, Classes: 10, Blocks: []int{2, 2, 2, 2}}
 	model, err := c.Model()
 	require.NoError(t, err)
-	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-		task := plan.Task{Model: model, Device: device, Batch: n}
+	for _, of := range []struct {
+		dt        snug.DType
+		optimizer string // of which Adafactor keeps rows and columns of a matrix
+	}{{snug.F32, "adamw"}, {snug.BF16, "adamw"}, {snug.F32, "adafactor"}} {
+		dt := of.dt
+		task := plan.Task{Model: model, Device: device, Batch: n, Optimizer: of.optimizer}
 		r := plan.Run{Micro: n, Window: 1, Compute: dt, StateBits: 8}
+		rule, err := quant8.RuleNamed(of.optimizer)
+		require.NoError(t, err)
 		costs, err := task.Costs(r)
 		require.NoError(t, err)
 		chen, err := remat.Chen(costs)
@@ -148,7 +155,7 @@ func TestResNetRuns(t *testing.T) {
 			require.NoError(t, net.SetPlan(r.Remat))
 			rows, cols := net.Matrix("layer2.0.conv1.weight")
 			require.Equal(t, model.Layers[3].Params[0], []int{rows, cols})
-			tr, err := train.New(net, train.Options{StateBits: 8, Schedule: train.Constant(1e-3), Monitor: m})
+			tr, err := train.New(net, train.Options{Optimizer: rule, StateBits: 8, Schedule: train.Constant(1e-3), Monitor: m})
 			require.NoError(t, err)
 			_, err = tr.Train(context.Background(), []layers.Sample{{X: make([]float32, n*3*c.Image*c.Image), Labels: []int32{1, 2}}})
 			require.NoError(t, err)
@@ -156,7 +163,7 @@ func TestResNetRuns(t *testing.T) {
 			require.Equal(t, said[meter.Activations], net.Report.Peak)
 			_, peak := m.Held()
 			for _, component := range []meter.Component{meter.Weights, meter.Masters, meter.Gradients, meter.State, meter.Activations, meter.Workspace} {
-				require.Equal(t, said[component], peak[meter.OnDevice][component], "%s of %s", component, dt)
+				require.Equal(t, said[component], peak[meter.OnDevice][component], "%s of %v", component, of)
 			}
 			require.NoError(t, tr.Close())
 			require.NoError(t, net.Close())

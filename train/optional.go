@@ -45,6 +45,13 @@ type Matrices interface {
 	Matrix(name string) (rows, cols int)
 }
 
+// Shapes is a [Model] for optimizers that keep less of a matrix than of a vector, such as [quant8.Adafactor]. Shape returns the
+// dimensions of a parameter as it lies in memory, outermost first, embeddings and the output layer included. Such an optimizer takes a
+// parameter of two dimensions or more as a matrix, whose rows are the first dimension. Without the method it takes all as vectors.
+type Shapes interface {
+	Shape(name string) []int
+}
+
 // Blocks is a [Model] for optimizers with Blocks, see [quant8.Traits]. Block returns how many elements of a parameter share a
 // second moment, see [quant8.ParamOptions]. 0 stands for all elements; so does a model without the method.
 type Blocks interface {

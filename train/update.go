@@ -88,10 +88,7 @@ func (u *updater[B]) make() (err error) {
 	}
 	t.closes(u.master.Close)
 	for _, p := range t.params {
-		var rows, cols int
-		if shapes != nil {
-			rows, cols = shapes.Matrix(p.name)
-		}
+		rows, cols := shapes(p.name, p.n)
 		before := t.held(u.opt.StateBytes)
 		if rows > 0 || cols > 0 {
 			err = u.opt.AddMatrix(p.name, rows, cols)
@@ -117,35 +114,54 @@ func (u *updater[B]) blocks(name string) (p quant8.ParamOptions) {
 	return p
 }
 
-// matrices returns the shapes of the parameters for an optimizer whose Unit is quant8.Matrix, and nil for others. For such an
-// optimizer, and for one whose Unit is quant8.Parameter, it enlarges hold.Chunk, so that a whole one fits in a chunk of
-// master weights.
-func (u *updater[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
-	rule, chunk := quant8.TraitsOf(u.t.options.Optimizer), u.t.options.Chunk
-	if rule.Unit == quant8.Element {
-		return nil, nil
+// shapes returns the rows and columns of a parameter of n elements, and 0, 0 of one that the optimizer takes as a vector.
+type shapes func(name string, n int) (rows, cols int)
+
+// shapesFor returns the shapes that a rule asks for.
+func (u *updater[B]) shapesFor(rule quant8.Traits) (shapes, error) {
+	switch {
+	case rule.Unit == quant8.Matrix:
+		m, ok := u.t.model.(Matrices)
+		if !ok {
+			return nil, fmt.Errorf("the optimizer %s takes whole matrices, and the model has no method Matrix: %w", rule.Name, snug.ErrConfig)
+		}
+		return func(name string, _ int) (rows, cols int) { return m.Matrix(name) }, nil
+	case rule.Shaped && !rule.Blocks:
+		if m, ok := u.t.model.(Shapes); ok {
+			return func(name string, n int) (rows, cols int) {
+				if shape := m.Shape(name); len(shape) > 1 && shape[0] > 0 {
+					return shape[0], n / shape[0]
+				}
+				return 0, 0
+			}, nil
+		}
 	}
-	shapes, ok := u.t.model.(Matrices)
-	if !ok && rule.Unit == quant8.Matrix {
-		return nil, fmt.Errorf("the optimizer %s takes whole matrices, and the model has no method Matrix: %w", rule.Name, snug.ErrConfig)
+	return func(string, int) (rows, cols int) { return 0, 0 }, nil
+}
+
+// matrices returns the shapes of the parameters. For an optimizer whose Unit is quant8.Matrix or quant8.Parameter it enlarges
+// hold.Chunk, so that a whole one fits in a chunk of master weights.
+func (u *updater[B]) matrices(hold *amp.MasterOptions) (shapes, error) {
+	rule, chunk := quant8.TraitsOf(u.t.options.Optimizer), u.t.options.Chunk
+	of, err := u.shapesFor(rule)
+	if rule.Unit == quant8.Element || err != nil {
+		return of, err
 	}
 	for _, p := range u.t.params {
-		rows, cols := 1, p.n
-		if rule.Unit == quant8.Matrix {
-			rows, cols = shapes.Matrix(p.name)
-		}
-		matrix := rows > 0 || cols > 0
-		if matrix && (rows <= 0 || cols < 0 || p.n/rows != cols || p.n%rows != 0) {
+		rows, cols := of(p.name, p.n)
+		isMatrix := rows > 0 || cols > 0
+		whole := isMatrix || rule.Unit == quant8.Parameter
+		if isMatrix && (rows <= 0 || cols < 0 || p.n/rows != cols || p.n%rows != 0) {
 			return nil, fmt.Errorf("parameter %q of %d elements is a matrix of %d×%d: %w", p.name, p.n, rows, cols, snug.ErrShape)
 		}
 		page := 0
 		if hold.Storage != nil {
 			page = chunk
 		}
-		if err := plan.CheckUnit(rule, fmt.Sprintf("%q", p.name), int64(p.n), matrix, p.value.Device().IsCPU(), p.mastered, page); err != nil {
+		if err := plan.CheckUnit(rule, fmt.Sprintf("%q", p.name), int64(p.n), whole, p.value.Device().IsCPU(), p.mastered, page); err != nil {
 			return nil, err
 		}
-		if !matrix {
+		if !whole {
 			continue
 		}
 		pages := (p.n + chunk - 1) / chunk // hold.Chunk stays a multiple of the optimizer's
@@ -154,10 +170,7 @@ func (u *updater[B]) matrices(hold *amp.MasterOptions) (Matrices, error) {
 			u.whole = max(u.whole, 4*int64(p.n))
 		}
 	}
-	if rule.Unit != quant8.Matrix {
-		return nil, nil
-	}
-	return shapes, nil
+	return of, nil
 }
 
 // update updates every parameter, or this rank's part of it, with its gradient, which is clipped. norm is the norm of all

@@ -357,6 +357,14 @@ func (m *Model) Matrix(name string) (rows, cols int) {
 	return p.Shape[0], p.Shape[1]
 }
 
+// Shape returns the dimensions of a parameter as it lies in memory, nil for unknown names.
+func (m *Model) Shape(name string) []int {
+	if p := m.index[name]; p != nil {
+		return p.Shape
+	}
+	return nil
+}
+
 // Block returns how many elements of a parameter share a second moment of quant8.AdamMini: those of a head of q or k, of
 // a bias one, of any other vector all, and otherwise a row as it lies in memory. One matrix for q, k and v has rows too.
 // These are the blocks of the authors' package adam-mini 1.1.1, except for a head, which has HeadDim·Dim elements here and
