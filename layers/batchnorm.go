@@ -3,6 +3,7 @@ package layers
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -12,7 +13,7 @@ import (
 //
 // In Backprop it normalizes by the mean and variance of each channel in the micro-batch, and updates the running averages of both once
 // a micro-batch, however often a plan computes the layer again. A channel needs two elements or more. In evaluation it normalizes by
-// the running averages. Evaluation works on any device, Backprop on the CPU only, unless the layer is Frozen.
+// the running averages.
 //
 // The running averages Mean and Var follow PyTorch's rule, with the unbiased variance. They are parameters that do not train, so
 // weights are loaded and saved with them; the caller may read and set them between calls of the model. A micro-batch whose statistics
@@ -23,7 +24,8 @@ import (
 // no Backprop and never update them.
 //
 // Memory: the layer keeps its output, unless a [Sequential] computes it again. The statistics of the micro-batch take 8 bytes a channel
-// outside of the pass; recomputation uses them again. Therefore a model cannot have the same BatchNorm twice.
+// beside the pass's tensors; recomputation uses them again. Therefore a model cannot have the same BatchNorm twice. On a device other
+// than the CPU a step waits for each BatchNorm, whose statistics the host looks at.
 type BatchNorm struct {
 	Weight, Bias *Param // [channels]: gamma and beta
 	Mean, Var    *Param // [channels] of float32: running averages, each with Buffer set
@@ -33,7 +35,8 @@ type BatchNorm struct {
 	Eps          float32 // added to the variance, 0 or more
 	Frozen       bool    // Backprop, too, normalizes by the running averages and leaves them unchanged, like a PyTorch module in eval()
 
-	batch   []float32 // mean and 1/σ of each channel in the micro-batch
+	batch   *scratch  // mean and 1/σ of each channel in the micro-batch; the pass owns it
+	host    []float32 // a copy of batch, of another device's
 	batches uint64    // how many micro-batches were measured
 }
 
@@ -77,7 +80,7 @@ func (n *BatchNorm) measures(p *Pass) bool { return p.Window != nil && !n.Frozen
 // ofBatch returns the mean and 1/σ of the micro-batch.
 func (n *BatchNorm) ofBatch() (mean, rstd snug.View) {
 	c := n.Weight.Len()
-	return snug.ViewOf(n.batch[:c]), snug.ViewOf(n.batch[c:])
+	return part(n.batch.v, 0, c), part(n.batch.v, c, c)
 }
 
 // running returns the running mean, and in the workspace ws 1/σ of the running variance.
@@ -93,16 +96,29 @@ func (n *BatchNorm) measure(p *Pass, x *Tensor) error {
 	if err != nil {
 		return err
 	}
-	if len(n.batch) != 2*s.Channels {
-		n.batch = make([]float32, 2*s.Channels)
+	if !slices.Contains(p.owned, n.batch) {
+		n.batch = &scratch{dev: p.dev, dt: snug.F32}
+		p.owned = append(p.owned, n.batch)
+	}
+	if err := n.batch.grow(2 * s.Channels); err != nil {
+		return err
 	}
 	mean, m2 := n.ofBatch()
 	n.batches++
 	if err := fused.BatchMoments(mean, m2, x.View, s, ws); err != nil {
 		return err
 	}
-	momentum := n.Momentum
-	for _, v := range n.batch {
+	momentum, values := n.Momentum, n.host
+	if p.dev.IsCPU() {
+		values = n.batch.v.Float32s()
+	} else {
+		values = slices.Grow(values[:0], 2*s.Channels)[:2*s.Channels]
+		if err := snug.Copy(snug.ViewOf(values), n.batch.v); err != nil {
+			return err
+		}
+		n.host = values
+	}
+	for _, v := range values {
 		if math.IsInf(float64(v), 0) || v != v {
 			momentum = 0
 		}

@@ -472,7 +472,7 @@ func TestImagesOnDevices(t *testing.T) {
 		window := conv.PoolShape{Channels: 4, Dims: 2, Size: [3]int{6, 6}, Kernel: [3]int{2, 2}}
 		model := func(dev *snug.Device) *Model {
 			m, err := NewModel(2*36, MSE{}, Options{Seed: 5, Device: dev},
-				layer("a", conv.Shape{In: 2, Out: 4, Size: [3]int{6, 6}}), ReLU, MaxPool{window}, NewGroupNorm("norm", 2, 4, 9),
+				layer("a", conv.Shape{In: 2, Out: 4, Size: [3]int{6, 6}}), ReLU, MaxPool{window}, NewGroupNorm("norm", 2, 4, 9), NewBatchNorm("batch", 4, 9),
 				layer("up", conv.Shape{In: 4, Out: 3, Size: [3]int{3, 3}, Stride: [3]int{2, 2}, Transposed: true}), SiLU,
 				Resize{conv.ResizeShape{Channels: 3, Dims: 2, Size: [3]int{6, 6}, Out: [3]int{4, 5}, Interpolation: conv.Linear}},
 				AvgPool{conv.PoolShape{Channels: 3, Dims: 2, Size: [3]int{4, 5}, Adaptive: [3]int{2, 2}}})
@@ -485,6 +485,15 @@ func TestImagesOnDevices(t *testing.T) {
 		_, err := m.Backprop(context.Background(), s, 1, g)
 		require.NoError(t, err)
 		g.requireNear(t, want)
+		for name, v := range m.Buffers() {
+			got := make([]float32, v.Len())
+			require.NoError(t, snug.Copy(got, v))
+			for other, want := range host.Buffers() {
+				if other == name {
+					require.InDeltaSlice(t, want.Float32s(), got, 1e-5, name)
+				}
+			}
+		}
 		require.NoError(t, m.Close())
 	})
 }

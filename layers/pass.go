@@ -103,6 +103,7 @@ type Pass struct {
 	routed            routed
 	sets              []Saved // freed sets, to use again
 	kept              []*Tensor
+	owned             []*scratch // of layers, which Close frees
 }
 
 // NewPass returns a Pass. The error wraps [snug.ErrDType] or [snug.ErrConfig].
@@ -230,7 +231,12 @@ func (p *Pass) WorkspaceBytes() int64 {
 // Close frees the memory of a device.
 func (p *Pass) Close() error {
 	p.PutAll()
-	return errors.Join(p.pool.close(), p.ws.close(), p.sunk.close(), p.discard.close(), p.ones.close(), p.plusOne.close(), p.zeros.close())
+	var err error
+	for _, s := range p.owned {
+		err = errors.Join(err, s.close())
+	}
+	p.owned = nil
+	return errors.Join(err, p.pool.close(), p.ws.close(), p.sunk.close(), p.discard.close(), p.ones.close(), p.plusOne.close(), p.zeros.close())
 }
 
 // GrowOnes makes room for norms of up to n elements that multiply by 1+w.
