@@ -43,7 +43,7 @@ func convWorks(dt snug.DType, s conv.Shape) []work {
 	row := func(kernel string, reads, writes float64, run func(mem *memory) func() error) work {
 		return work{
 			kernel: kernel, dtype: dt.String(), shape: text, reads: reads, writes: writes, ops: flops, products: flops,
-			bf16: dt == snug.BF16, peers: []string{torch}, host: true,
+			bf16: dt == snug.BF16, peers: []string{torch},
 			prepare: func(mem *memory) (func() error, func() error, error) { return run(mem), nil, nil },
 		}
 	}

@@ -34,7 +34,7 @@ build() {
     local flags=(-tags cuda -trimpath -ldflags '-s -w')
     rm -rf "$folder"
     mkdir -p "$folder/tests"
-    grep -rl --include='*_test.go' -F 'kerneltest.Backends(' . | xargs -n 1 dirname | sort -u | grep -xE -- "${PACKAGES:-.*}" |
+    grep -rlE --include='*_test.go' 'kerneltest\.(Backends|Each)\(' . | xargs -n 1 dirname | sort -u | grep -xE -- "${PACKAGES:-.*}" |
         while read -r package; do
             mkdir -p "$folder/tests/$package"
             go test -c "${flags[@]}" -o "$folder/tests/$package/package.test" "$package"
