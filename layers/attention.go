@@ -218,7 +218,7 @@ func (b *Attention) Forward(p *Pass, x *Tensor) *Tensor {
 // save returns the saved set, whose output has its values if whole says so, or the norm after it needs it.
 func (b *Attention) save(p *Pass, x *Tensor, whole bool) *attentionSaved {
 	if p.refuses(b, x) {
-		return &attentionSaved{blockSaved: blockSaved{y: &Tensor{}}}
+		return &attentionSaved{blockSaved: blockSaved{output: output{&Tensor{}}}}
 	}
 	s := newSaved[attentionSaved](p)
 	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)

@@ -157,12 +157,9 @@ func (n *BatchNorm) compute(p *Pass, y, x *Tensor) {
 
 // batchSaved is what the layer keeps.
 type batchSaved struct {
-	y     *Tensor
+	output
 	batch uint64 // BatchNorm.batches of the forward step, to find statistics that a later one has overwritten
 }
-
-// Tensors implements [Saved].
-func (s *batchSaved) Tensors(list []*Tensor) []*Tensor { return append(list, s.y) }
 
 // Forward implements [Layer].
 func (n *BatchNorm) Forward(p *Pass, x *Tensor) *Tensor {

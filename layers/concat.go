@@ -15,7 +15,7 @@ type Concat struct{ Layer }
 
 // concatSaved is the output, and what the layer keeps.
 type concatSaved struct {
-	y *Tensor
+	output
 	s Saved
 }
 
@@ -93,9 +93,10 @@ func (l Concat) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
 	if p.refuses(l, x) {
 		return &Tensor{}, &concatSaved{}
 	}
-	y, s := l.Layer.ForwardSave(p, x)
-	both := l.join(p, x, y)
-	return both, &concatSaved{both, s}
+	y, set := l.Layer.ForwardSave(p, x)
+	s := &concatSaved{output{l.join(p, x, y)}, set}
+	dropOutput(p, set)
+	return s.y, s
 }
 
 // Backward implements [Layer].

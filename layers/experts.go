@@ -116,7 +116,7 @@ func (b *Experts) Resave(p *Pass, x *Tensor) Saved {
 // save returns the saved set, with the router's logits that compute returns.
 func (b *Experts) save(p *Pass, x *Tensor, compute func(p *Pass, s Stats, y, x *Tensor) *Tensor) *expertsSaved {
 	if p.refuses(b, x) {
-		return &expertsSaved{blockSaved: blockSaved{y: &Tensor{}}}
+		return &expertsSaved{blockSaved: blockSaved{output: output{&Tensor{}}}}
 	}
 	s := newSaved[expertsSaved](p)
 	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)

@@ -175,6 +175,21 @@ type output struct{ y *Tensor }
 // Tensors implements [Saved].
 func (s *output) Tensors(list []*Tensor) []*Tensor { return append(list, s.y) }
 
+func (s *output) dropOutput(p *Pass) {
+	p.Put(s.y)
+	s.y = nil
+}
+
+// dropper is a set that can free the output in it, which a layer around has copied. Sets of other packages keep theirs.
+type dropper interface{ dropOutput(p *Pass) }
+
+// dropOutput frees the output in a set, unless a backward step reads it.
+func dropOutput(p *Pass, s Saved) {
+	if d, is := s.(dropper); is && !readsOutput(s) {
+		d.dropOutput(p)
+	}
+}
+
 // saveOutput is ForwardSave of a layer whose backward step needs its input alone.
 func saveOutput(p *Pass, l Layer, x *Tensor) (*Tensor, Saved) {
 	y := l.Forward(p, x)
@@ -214,7 +229,7 @@ func blockWidth(in int, norm, post Norm, matrices []Linear, out Linear, inner in
 
 // blockSaved is what blocks x + post(f(norm(x))) keep.
 type blockSaved struct {
-	y    *Tensor // output
+	output
 	norm Stats
 	half *Tensor // input of the norm after the block, if there is one
 	post Stats

@@ -114,7 +114,7 @@ func (b *MLP) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
 // kept returns the saved set, whose output has its values if whole says so.
 func (b *MLP) kept(p *Pass, x *Tensor, whole bool) *mlpSaved {
 	if p.refuses(b, x) {
-		return &mlpSaved{blockSaved: blockSaved{y: &Tensor{}}}
+		return &mlpSaved{blockSaved: blockSaved{output: output{&Tensor{}}}}
 	}
 	s := newSaved[mlpSaved](p)
 	s.y = p.Get(b.Down[0].Out)

@@ -167,7 +167,7 @@ func (n Norm) Width(in int) (int, error) {
 func (n Norm) Params(yield func(*Param) bool) { yieldAll(yield, n.list()) }
 
 type normSaved struct {
-	y     *Tensor
+	output
 	stats Stats
 }
 

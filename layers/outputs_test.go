@@ -5,7 +5,9 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/remat"
+	"github.com/snug-ml/snug/train"
 	"github.com/stretchr/testify/require"
 )
 
@@ -67,4 +69,24 @@ func TestDecoderOfAnotherType(t *testing.T) {
 	_, err = m.Evaluate(t.Context(), s)
 	require.ErrorIs(t, err, snug.ErrDType)
 	require.ErrorContains(t, err, "the decoder's tensors are f32 on cpu, the encoder's bf16 on cpu")
+}
+
+// TestSumsOfBlocks: blocks free their outputs in their backward steps, of which a Sum and a Concat have freed some before.
+func TestSumsOfBlocks(t *testing.T) {
+	attention := func(name string) Layer { return NewAttention(name, 6, 2, 1) }
+	mlp := func(name string) Layer { return NewMLP(name, 6, 5, SiLU, true) }
+	for name, l := range map[string][]Layer{
+		"sum":    {Sum{NewLinear("a", 6, 6, true), attention("b"), mlp("c")}},
+		"nested": {Sum{mlp("a"), Sum{mlp("b"), Residual{attention("c")}}, Residual{mlp("d")}, Sequential{NewLinear("e", 6, 6, true), mlp("f")}}},
+		"concat": {Concat{attention("a")}, Concat{Sum{NewLinear("b", 12, 6, true), Sequential{NewLinear("c", 12, 6, true), mlp("d")}}}, NewLinear("e", 18, 6, true)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := NewModel(6, MSE{}, Options{Seed: 3}, l...)
+			require.NoError(t, err)
+			s := Sample{X: kerneltest.Normal(1, 24), Y: kerneltest.Normal(2, 24)}
+			require.NoError(t, train.CheckGradients(t.Context(), m, s))
+			require.Empty(t, m.Report.Mismatches)
+			require.Zero(t, m.pass.Used())
+		})
+	}
 }

@@ -18,7 +18,10 @@ type AvgPool struct{ Shape conv.PoolShape }
 type Resize struct{ Shape conv.ResizeShape }
 
 // maxPoolSaved is what a MaxPool keeps.
-type maxPoolSaved struct{ y, index *Tensor }
+type maxPoolSaved struct {
+	output
+	index *Tensor
+}
 
 // Tensors implements [Saved].
 func (s *maxPoolSaved) Tensors(list []*Tensor) []*Tensor { return append(list, s.y, s.index) }

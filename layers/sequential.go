@@ -40,6 +40,12 @@ func (s *seqSaved) Tensors(list []*Tensor) []*Tensor {
 	return list
 }
 
+func (s *seqSaved) dropOutput(p *Pass) {
+	for _, last := range s.sets[max(0, len(s.sets)-1):] {
+		dropOutput(p, last)
+	}
+}
+
 func (l Sequential) inside() []Layer { return l }
 
 // missing reports whether a layer is nil.
@@ -241,6 +247,14 @@ func (s *residualSaved) Tensors(list []*Tensor) []*Tensor {
 		list = append(list, s.y)
 	}
 	return s.Saved.Tensors(list)
+}
+
+func (s *residualSaved) dropOutput(p *Pass) {
+	if s.y == nil {
+		dropOutput(p, s.Saved)
+	}
+	p.Put(s.y)
+	s.y = nil
 }
 
 // ForwardSave implements [Layer].

@@ -2,7 +2,6 @@ package layers
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -14,9 +13,8 @@ type Sum []Layer
 
 // sumSaved is what a Sum keeps.
 type sumSaved struct {
-	y     *Tensor   // the output, unless that is the first layer's
-	sets  []Saved   // of the layers
-	added []*Tensor // outputs in the sets that are freed already
+	y    *Tensor // the output, unless that is the first layer's
+	sets []Saved // of the layers
 }
 
 // Tensors implements [Saved].
@@ -24,12 +22,18 @@ func (s *sumSaved) Tensors(list []*Tensor) []*Tensor {
 	if s.y != nil {
 		list = append(list, s.y)
 	}
-	n := len(list)
 	for _, set := range s.sets {
 		list = set.Tensors(list)
 	}
-	kept := slices.DeleteFunc(list[n:], func(t *Tensor) bool { return slices.Contains(s.added, t) })
-	return list[:n+len(kept)]
+	return list
+}
+
+func (s *sumSaved) dropOutput(p *Pass) {
+	if s.y == nil && len(s.sets) > 0 {
+		dropOutput(p, s.sets[0])
+	}
+	p.Put(s.y)
+	s.y = nil
 }
 
 func (l Sum) inside() []Layer { return l }
@@ -97,18 +101,16 @@ func (l Sum) ForwardSave(p *Pass, x *Tensor) (y *Tensor, kept Saved) {
 	for i, layer := range l {
 		out, set := layer.ForwardSave(p, x)
 		s.sets = append(s.sets, set)
-		switch reads := readsOutput(set); {
-		case i == 0 && reads:
+		switch {
+		case i > 0:
+			p.Do(func() error { return fused.Add(y.View, y.View, out.View) })
+			dropOutput(p, set)
+		case readsOutput(set):
 			y = p.Get(p.width(out))
 			p.copyTo(y, out)
 			s.y = y
-		case reads:
-			p.Do(func() error { return fused.Add(y.View, y.View, out.View) })
 		default:
-			if i > 0 {
-				s.added = append(s.added, out)
-			}
-			y = addTo(p, y, out)
+			y = out
 		}
 	}
 	return y, s
