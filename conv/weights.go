@@ -186,12 +186,7 @@ func (g *weightProduct) item(item int) {
 	if lo == hi {
 		clear(t.c)
 	}
-	c := t.c
-	for i := range strips {
-		b := g.strip(first + i)
-		t.store(&b, c, part)
-		c = c[b.products()*cols:]
-	}
+	t.store(first, strips, part)
 }
 
 // weightTile is the part of the product that one worker does.
@@ -257,39 +252,57 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 	return gemm.Rows{X: t.a, Row: pitch, Col: 1}
 }
 
-// store brings the sums of a strip to dw, or to the workspace if they are those of a part of the positions.
-func (t *weightTile) store(b *block, c []float32, part int) {
-	all, cols := volume(t.kernel), t.o1-t.o0
-	rows, channels := b.products(), b.c1-b.c0
+// storeCols is how many channels of y are stored together, and storePitch the floats from one to the next while they are.
+const (
+	storeCols  = 32
+	storePitch = mcStaged + rowGap
+)
+
+// store brings the sums of strips, from first on, to dw, or to the workspace if they are those of a part of the positions. All rows
+// are transposed for some channels of y at a time, because for each channel they lie near one another in dw.
+func (t *weightTile) store(first, strips, part int) {
+	all, cols, nr := volume(t.kernel), t.o1-t.o0, t.kern.NR
 	to, into := t.partOf(part)
-	for r := 0; r < rows; r += 32 {
-		n := min(32, rows-r)
-		t.transpose(c[r*cols:], n, cols)
-		for o := range cols {
-			at := ((t.group*t.cout+t.o0+o)*t.cin+b.c0)*all + b.t0
-			line := t.tmp[o*32:][:n]
-			if !t.last {
-				addInto(into, to[at+r:][:n], line)
-				continue
-			}
-			for i, x := range line {
-				c, tap := (r+i)%channels, (r+i)/channels
-				w := &to[at+c*all+tap]
-				if into.Beta == 0 {
-					*w = into.Alpha * x
-				} else {
-					*w = float32(into.Beta**w) + float32(into.Alpha*x)
+	rows := 0
+	for i := range strips {
+		b := t.strip(first + i)
+		rows += b.products()
+	}
+	for o := 0; o < cols; o += storeCols {
+		n := min(storeCols, cols-o)
+		for r := 0; r < rows; r += nr {
+			t.kern.PackLines(t.a[r:], t.c[r*cols+o:], min(nr, rows-r), n, cols, storePitch)
+		}
+		for j := range n {
+			sums := t.a[j*storePitch:][:rows]
+			for i := range strips {
+				b := t.strip(first + i)
+				at := ((t.group*t.cout+t.o0+o+j)*t.cin+b.c0)*all + b.t0
+				if !t.last || all == 1 { // the strips lie side by side
+					addInto(into, to[at:][:rows], sums)
+					break
+				}
+				channels := b.c1 - b.c0
+				for tap := range b.t1 - b.t0 {
+					addApart(into, to[at+tap:], all, sums[:channels])
+					sums = sums[channels:]
 				}
 			}
 		}
 	}
 }
 
-// transpose sets tmp to the transpose of up to 32 rows of sums, 32 floats apart.
-func (t *weightTile) transpose(c []float32, rows, cols int) {
-	nr := t.kern.NR
-	for r := 0; r < rows; r += nr {
-		t.kern.PackLines(t.tmp[r:], c[r*cols:], min(nr, rows-r), cols, cols, 32)
+// addApart is addInto to elements that lie step apart.
+func addApart(o snug.Into, acc []float32, step int, x []float32) {
+	if o.Beta == 0 {
+		for i, v := range x {
+			acc[i*step] = o.Alpha * v
+		}
+		return
+	}
+	for i, v := range x {
+		w := &acc[i*step]
+		*w = float32(o.Beta**w) + float32(o.Alpha*v)
 	}
 }
 
