@@ -46,9 +46,21 @@ func (t *tile) storeColumns(strideC int) {
 		one := axis{n: 1, outStep: 1, outSize: 1}
 		phase.axes = [3]axis{one, one, {n: n, outStep: 1, outSize: n}}
 	}
+	line := phase.axes[2].n
 	for r := newRuns(&phase, t.n0, t.n1); r.next(); {
 		at := t.image(r.image, t.m0, t.results, t.dstSize) + r.place()
-		t.putRows(at, phase.axes[2].outStep, t.dstSize, t.c[r.col:], t.m1-t.m0, r.len, strideC)
+		lines := 1
+		if r.len == line { // with all lines of the plane that follow
+			lines = 1 + min(r.left/line, phase.axes[1].n-1-r.at[1])
+		}
+		if lines == 1 {
+			t.putRows(at, phase.axes[2].outStep, t.dstSize, t.c[r.col:], t.m1-t.m0, r.len, strideC)
+			continue
+		}
+		for m := range t.m1 - t.m0 {
+			t.putRows(at+m*t.dstSize, phase.axes[2].outStep, phase.axes[1].outStep*phase.axes[2].outSize, t.c[m*strideC+r.col:], lines, line, line)
+		}
+		r.skip((lines - 1) * line)
 	}
 }
 
@@ -106,8 +118,13 @@ const pageLen = 1024
 // packStrip packs rows of A, channels of the result from m on, in panels or, tap after tap, along the depth; or it returns
 // them where they lie.
 func (t *tile) packStrip(b *block, m, rows int) gemm.Rows {
-	if t.tapsFirst(b) {
+	switch channels := b.c1 - b.c0; {
+	case t.byTaps && !b.ones && channels%t.kern.Lanes == 0:
+		return t.packByTaps(b, m, rows)
+	case t.tapsFirst(b):
 		return t.packAlong(b, m, rows)
+	case t.adjoint && volume(t.kernel) == 1:
+		return t.packAcross(b, m, rows)
 	}
 	if !t.adjoint && !b.ones && b.t1-b.t0 == volume(t.kernel) && t.w.DType() == snug.F32 && t.weightRow%pageLen != 0 {
 		return gemm.Rows{X: t.w.Float32s()[t.weight(m, b.c0):], Row: t.weightRow, Col: 1}

@@ -74,6 +74,31 @@ func (t *tile) packAll(b *block, dst []float32, m, lines, pitch int) {
 	}
 }
 
+// packAcross packs weights of the adjoint of a kernel of one tap, rows channels of the result from m on, as columns: they lie side by
+// side.
+func (t *tile) packAcross(b *block, m, rows int) gemm.Rows {
+	t.patch.Copy(t.a, t.w, t.weight(m, b.c0), b.c1-b.c0, rows, t.weightC, rows, 1)
+	if b.ones {
+		half.Load(t.a[b.products()*rows:][:rows], t.bias, t.group*t.results+m)
+	}
+	return gemm.Rows{X: t.a, Row: 1, Col: rows}
+}
+
+// packByTaps packs weights of the adjoint of stride 1, rows channels of the result from m on, as rows along the depth. The weights of
+// these channels and all taps lie side by side: transposed, they are such rows.
+func (t *tile) packByTaps(b *block, m, rows int) gemm.Rows {
+	all, channels := volume(t.kernel), b.c1-b.c0
+	most := tmpRows / all
+	for i := 0; i < rows; i += most {
+		n := min(most, rows-i)
+		for c := 0; c < channels; c += t.kern.NR {
+			lines := min(t.kern.NR, channels-c)
+			t.transposeWeights(t.a[i*all*channels+c:], t.weight(m+i, b.c0+c), lines, n*all, t.weightC, channels)
+		}
+	}
+	return gemm.Rows{X: t.a, Row: all * channels, Col: 1}
+}
+
 // packAlong packs weights of the adjoint as rows along the depth: of rows channels of the result, from m on. In memory the weights of
 // a channel of the source, for all channels of the result and all taps, lie side by side. So packAlong transposes them, and copies the
 // block's taps of the result.

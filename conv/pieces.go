@@ -3,7 +3,8 @@ package conv
 import "github.com/snug-ml/snug/internal/patch"
 
 // pieceList lists what taps t0 to t1-1 read for positions, as pieces, in parts that there is room for. Element j of a
-// run goes to panel j/panel, at j%panel of the row of its tap.
+// run goes to panel j/panel, at j%panel of the row of its tap. Where the source is as large as the result, pieces go on over the ends
+// of lines: what a tap reads lies side by side, but for the padding.
 type pieceList struct {
 	from     runs
 	t0, t1   int
@@ -34,13 +35,21 @@ func (l *pieceList) same(k listKey) bool {
 // list lists the next part, if there is one.
 func (l *pieceList) list(pieces []patch.Piece) bool {
 	n := 0
-	r, step := &l.from, l.from.phase.axes[2].step
+	r, step, image := &l.from, l.from.phase.axes[2].step, -1
+	even := r.phase.even()
 	for len(pieces)-n >= l.t1-l.t0 && r.next() {
 		r.cutAt(l.panel)
 		dst := r.col/l.panel*l.panelLen + r.col%l.panel
+		joins := even && r.image == image && r.col%l.panel > 0
+		if image = r.image; joins {
+			n -= l.t1 - l.t0
+		}
 		for tap := l.t0; tap < l.t1; tap++ {
 			s := r.span(tap)
-			pieces[n] = patch.NewPiece(r.image*l.images+s.at, dst+(tap-l.t0)*l.tapLen, r.len, s.lo, s.hi, step)
+			if !joins {
+				pieces[n] = patch.Piece{Src: int64(image*l.images + s.at - s.lo*step), Dst: int64(dst + (tap-l.t0)*l.tapLen)}
+			}
+			pieces[n].Join(r.len, s.lo, s.hi)
 			n++
 		}
 	}

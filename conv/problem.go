@@ -113,6 +113,16 @@ func (p *phase) dense() bool {
 	return p.axes[0].outStep == 1 && p.axes[1].outStep == 1 && p.axes[2].outStep == 1
 }
 
+// even says whether the source is as large as the result, which reads it side by side.
+func (p *phase) even() bool {
+	for _, a := range p.axes {
+		if a.n != a.size || a.step != 1 {
+			return false
+		}
+	}
+	return true
+}
+
 // tap returns the components of tap t.
 func (p *phase) tap(t int) (z, y, x int) {
 	x, t = t%p.axes[2].taps, t/p.axes[2].taps
@@ -160,6 +170,13 @@ func (r *runs) next() bool {
 	return true
 }
 
+// skip leaves out n elements after the run.
+func (r *runs) skip(n int) {
+	r.nextAt += n
+	r.left -= n
+	r.len += n
+}
+
 // place returns the run's first element in an image of the whole result.
 func (r *runs) place() int {
 	a := &r.phase.axes
@@ -179,11 +196,12 @@ func (r *runs) span(t int) span {
 	a := &r.phase.axes
 	tz, ty, tx := r.phase.tap(t)
 	z, y, x := a[0].read(r.at[0], tz), a[1].read(r.at[1], ty), a[2].read(r.at[2], tx)
+	at := (z*a[1].size+y)*a[2].size + x
 	if uint(z) >= uint(a[0].size) || uint(y) >= uint(a[1].size) {
-		return span{}
+		return span{0, 0, at}
 	}
 	lo, hi := a[2].inside(x, r.len)
-	return span{lo, hi, (z*a[1].size+y)*a[2].size + x + lo*a[2].step}
+	return span{lo, hi, at + lo*a[2].step}
 }
 
 // cutAt shortens the run to its elements before a multiple of n among all elements, and leaves the others for next.

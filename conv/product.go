@@ -28,6 +28,8 @@ import (
 
 const (
 	kc        = 256    // most depth of a block
+	kcTaps    = 288    // and of one whose weights are transposed where they are multiplied
+	ncTaps    = 224    // most columns of such a block
 	nc        = 256    // most columns of a block
 	depthLen  = kc + 1 // with the row of ones that the bias multiplies
 	mcStaged  = 512    // most rows of a block in scratch
@@ -90,7 +92,8 @@ type correlation struct {
 	results, channels  int // channels of a group, of dst and of src
 	dstSize, srcSize   int // elements of an image's channel
 	phasesY, phasesX   int
-	cuts               // how it is cut into items
+	byTaps             bool // weights are transposed to rows of taps, of channels side by side
+	cuts                    // how it is cut into items
 	kern               *gemm.Kernel
 	patch              *patch.Kernels
 	weightRow, weightC int // elements of w from a channel of the result to the next, and of the source
@@ -135,6 +138,8 @@ func (g *correlation) run(phasesZ, phasesY, phasesX int) {
 	if phases := phasesZ * phasesY * phasesX; g.runAcross(phases) || g.runDepthwise(phases) || g.runFew() {
 		return
 	}
+	all := volume(g.kernel)
+	g.byTaps = g.adjoint && !g.last && !g.takesPairs() && all > 1 && volume(g.stride) == 1 && kcTaps/all >= g.kern.Lanes
 	g.cuts = g.cut(phasesZ * phasesY * phasesX)
 	products.Run(g.numberOfPhases*g.itemsOfPhase, *g)
 }
@@ -159,6 +164,9 @@ func (g *correlation) cut(phases int) cuts {
 	n := first.positions()
 	c := cuts{numberOfPhases: phases, staged: g.dst.DType() != snug.F32 || !first.dense()}
 	most, nr := nc, g.kern.NR
+	if g.byTaps {
+		most = ncTaps
+	}
 	if g.last {
 		most, nr = mcRows, g.kern.MR
 		n *= g.batch
@@ -185,7 +193,7 @@ func (g *correlation) cut(phases int) cuts {
 		if max(positions, results) < 128 {
 			break
 		}
-		if positions >= 2*results { // weights take longer to pack
+		if n >= g.results { // another part of the positions packs all weights again, one of the results all patches
 			c.partsP++
 		} else {
 			c.partsM++
@@ -239,19 +247,26 @@ func (t *tile) blocks() (parts, channels, taps int) {
 	if taps == 0 {
 		return 1, 0, 0
 	}
-	channels = min(kc/taps, max(tmpRows/volume(t.kernel), 1))
+	most, multiple := kc, 1
+	if t.last {
+		multiple = vectorLen // to copy whole vectors
+	}
+	if t.byTaps {
+		most, multiple = kcTaps, t.kern.Lanes
+	}
+	channels = min(most/taps, max(tmpRows/volume(t.kernel), 1))
 	if channels == 0 {
 		n := cpu.Chunks(taps, kc)
 		taps = cpu.Chunks(taps, n)
 		return n * t.channels, 1, taps
 	}
-	if t.last && channels >= vectorLen { // to copy whole vectors
-		channels = channels / vectorLen * vectorLen
+	if channels >= multiple {
+		channels = channels / multiple * multiple
 	}
 	parts = cpu.Chunks(t.channels, channels)
 	channels = cpu.Chunks(t.channels, parts)
-	if t.last && channels >= vectorLen {
-		channels = cpu.Chunks(channels, vectorLen) * vectorLen
+	if channels >= multiple {
+		channels = cpu.Chunks(channels, multiple) * multiple
 	}
 	return cpu.Chunks(t.channels, channels), channels, taps
 }

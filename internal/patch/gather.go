@@ -24,6 +24,13 @@ func NewPiece(src, dst, n, lo, hi, step int) Piece {
 	return Piece{int64(src - lo*step), int64(dst), ones(hi) &^ ones(lo), ones(n)}
 }
 
+// Join adds n results that follow those of the piece, and read what follows in the source. Of their elements lo to hi-1 are read.
+func (p *Piece) Join(n, lo, hi int) {
+	at := bits.Len32(p.Written)
+	p.Read |= (ones(max(lo, hi)) &^ ones(lo)) << at
+	p.Written |= ones(n) << at
+}
+
 func ones(n int) uint32 { return uint32(1<<n - 1) }
 
 // Gather copies pieces for all channels, which lie nextSrc apart in src, from element at on, and nextDst apart in dst.
@@ -35,14 +42,16 @@ func gather(rows Copy) Gather {
 	return func(dst []float32, src snug.View, at int, pieces []Piece, channels, nextSrc, nextDst, step int) {
 		for _, p := range pieces {
 			to := dst[p.Dst:]
-			n, lo, hi := bits.Len32(p.Written), bits.TrailingZeros32(p.Read), bits.Len32(p.Read)
-			lo = min(lo, n)
-			for i := range channels {
-				clear(to[i*nextDst:][:lo])
-				clear(to[i*nextDst:][max(lo, hi):n])
+			if p.Read != p.Written {
+				for i := range channels {
+					clear(to[i*nextDst:][:bits.Len32(p.Written)])
+				}
 			}
-			if hi > 0 {
-				rows(to[lo:], src, at+int(p.Src)+lo*step, channels, hi-lo, nextSrc, nextDst, step)
+			for read, lo := p.Read, 0; read != 0; {
+				lo += bits.TrailingZeros32(read >> lo)
+				n := bits.TrailingZeros32(^(read >> lo))
+				rows(to[lo:], src, at+int(p.Src)+lo*step, channels, n, nextSrc, nextDst, step)
+				read &^= ones(n) << lo
 			}
 		}
 	}

@@ -72,9 +72,11 @@ func TestGather(t *testing.T) {
 					src := alone(t, dt, kerneltest.Normal(1, at+channels*all))
 					pieces := []Piece{
 						NewPiece(0, 0, n, 0, n, step), NewPiece(all-1-(n-1)*step, 40, n, 0, n, step), NewPiece(0, 80, n, n/2, n, step),
-						NewPiece(all-1-n/3*step, 120, n, 0, n/3+1, step), NewPiece(1, 160, n, n, n, step),
+						NewPiece(all-1-n/3*step, 120, n, 0, n/3+1, step), NewPiece(1, 160, n, n, n, step), {Dst: 200},
 					}
-					const next = 5 * 40
+					pieces[5].Join(n/3, n/6, n/3)
+					pieces[5].Join(n-n/3, (n-n/3)/2, n-n/3)
+					const next = 6 * 40
 					want, got := make([]float32, channels*next), vector[float32](t, channels*next)
 					for i := range want {
 						want[i], got[i] = -77, -77
