@@ -93,7 +93,9 @@ func (t *tile) packColumns(b *block) {
 		l.tapLen, l.next = (b.c1-b.c0)*nr, nr
 	}
 	first := t.image(0, b.c0, t.channels, t.srcSize)
-	if l.same(t.listed) {
+	if t.pointwise() {
+		t.packSource(b, l.from, first)
+	} else if l.same(t.listed) {
 		t.patch.Gather(t.b, t.src, first, t.pieces[:t.listed.n], b.c1-b.c0, t.srcSize, l.next, t.phase.axes[2].step)
 	} else {
 		for l.list(t.pieces) {
@@ -108,6 +110,22 @@ func (t *tile) packColumns(b *block) {
 		row := t.b[(q*depth+depth-1)*nr:][:nr]
 		for j := range row {
 			row[j] = 1
+		}
+	}
+}
+
+// packSource packs B where it is x itself: long parts of each channel.
+func (t *tile) packSource(b *block, r runs, first int) {
+	depth, nr, images := b.depth(), t.kern.NR, t.groups*t.channels*t.srcSize
+	for r.next() {
+		at, dst := first+r.image*images+r.at[2], t.b[r.col/nr*nr*depth:]
+		begun := (nr - r.col%nr) % nr // columns that a panel has room for
+		if n := min(begun, r.len); n > 0 {
+			t.patch.Copy(dst[r.col%nr:], t.src, at, b.c1-b.c0, n, t.srcSize, nr, 1)
+			dst = dst[nr*depth:]
+		}
+		if r.len > begun {
+			t.kern.CopyRows(dst, t.src, at+begun, b.c1-b.c0, r.len-begun, t.srcSize, nr, nr*depth)
 		}
 	}
 }

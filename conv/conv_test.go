@@ -21,6 +21,8 @@ var shapes = map[string]Shape{
 	"many positions":      Shape{Batch: 3, In: 4, Out: 18, Dims: 2, Size: [3]int{30, 33}, Kernel: [3]int{3, 3}}.Same(),
 	"small images":        Shape{Batch: 9, In: 20, Out: 34, Dims: 2, Size: [3]int{3, 3}, Kernel: [3]int{3, 3}}.Same(),
 	"1x1":                 {Batch: 2, In: 33, Out: 20, Dims: 2, Size: [3]int{7, 9}, Kernel: [3]int{1, 1}},
+	"1x1, large":          {Batch: 2, In: 33, Out: 20, Dims: 2, Size: [3]int{17, 19}, Kernel: [3]int{1, 1}},
+	"1x1, moved":          {Batch: 2, In: 3, Out: 4, Dims: 1, Size: [3]int{20}, Kernel: [3]int{1}, Dilation: [3]int{3}, PadBefore: [3]int{2}, OutputPadding: [3]int{2}, Transposed: true},
 	"1x1 stride 2":        {Batch: 2, In: 17, Out: 20, Dims: 2, Size: [3]int{7, 9}, Kernel: [3]int{1, 1}, Stride: [3]int{2, 2}},
 	"3x3 stride 2":        {Batch: 2, In: 6, Out: 5, Dims: 2, Size: [3]int{11, 14}, Kernel: [3]int{3, 3}, Stride: [3]int{2, 2}, PadBefore: [3]int{1, 1}, PadAfter: [3]int{1, 1}},
 	"7x7 stride 2":        {Batch: 1, In: 3, Out: 5, Dims: 2, Size: [3]int{20, 21}, Kernel: [3]int{7, 7}, Stride: [3]int{2, 2}, PadBefore: [3]int{3, 3}, PadAfter: [3]int{3, 3}},

@@ -28,11 +28,16 @@ func newProblem(s *Shape) problem {
 		p.in[at], p.out[at], p.kernel[at], p.pad[at] = size[i], outSize[i], s.Kernel[i], s.PadBefore[i]
 		p.stride[at], p.dilation[at] = or1(s.Stride[i]), or1(s.Dilation[i])
 	}
-	if p.kernel == [3]int{1, 1, 1} && p.stride == [3]int{1, 1, 1} && p.pad == [3]int{} && p.in == p.out {
+	if p.pointwise() {
 		p.in = [3]int{1, 1, volume(p.in)} // no position reads its neighbours
 		p.out = p.in
 	}
 	return p
+}
+
+// pointwise says whether each position of y reads its own of x, and nothing else.
+func (p *problem) pointwise() bool {
+	return p.kernel == [3]int{1, 1, 1} && p.stride == [3]int{1, 1, 1} && p.pad == [3]int{} && p.in == p.out
 }
 
 func volume(n [3]int) int { return n[0] * n[1] * n[2] }

@@ -155,8 +155,12 @@ func (g *correlation) phase(i int) (p phase) {
 	return p
 }
 
-// smallImage is the most positions of an image for which items have positions of several images.
-const smallImage = 1024
+// small says whether items have positions of several images, because those of one would leave too much of the micro-kernel's vectors
+// unused: a twentieth.
+func (g *correlation) small(positions int) bool {
+	lanes := g.kern.Lanes
+	return g.batch > 1 && 20*cpu.Chunks(positions, lanes)*lanes >= 21*positions
+}
 
 // cut cuts the products. Phase 0 is the largest.
 func (g *correlation) cut(phases int) cuts {
@@ -171,7 +175,7 @@ func (g *correlation) cut(phases int) cuts {
 		most, nr = mcRows, g.kern.MR
 		n *= g.batch
 	} else {
-		c.staged = c.staged || n < smallImage && g.batch > 1
+		c.staged = c.staged || g.small(n)
 		if c.perImage = !c.staged; c.staged {
 			n *= g.batch
 		}

@@ -165,14 +165,22 @@ func (g *weightProduct) item(item int) {
 	item /= g.partsM
 	part, group := item/g.groups, item%g.groups
 	t.group = group
-	all := g.batch * volume(g.out)
-	size := cpu.Chunks(all, g.parts)
-	lo, hi := min(part*size, all), min((part+1)*size, all)
+	size := volume(g.out)
+	all := g.batch * size
+	partLen := cpu.Chunks(all, g.parts)
+	lo, hi := min(part*partLen, all), min((part+1)*partLen, all)
 	cols := t.o1 - t.o0
 	beta := float32(0)
 	depth := cpu.Chunks(max(hi-lo, 1), cpu.Chunks(max(hi-lo, 1), kc))
-	for n := lo; n < hi; n += depth {
+	inPlace := g.inPlace()
+	if inPlace {
+		depth = evenly(size, kc)
+	}
+	for n := lo; n < hi; n = t.n1 {
 		t.n0, t.n1, t.listed = n, min(n+depth, hi), listKey{}
+		if inPlace {
+			t.n1 = min(t.n1, (n/size+1)*size)
+		}
 		t.packY()
 		c := t.c
 		for i := range strips {
@@ -187,6 +195,15 @@ func (g *weightProduct) item(item int) {
 		clear(t.c)
 	}
 	t.store(first, strips, part)
+}
+
+// leastInPlace is the least positions of an image that are worth products of their own.
+const leastInPlace = 128
+
+// inPlace says whether x is operand A where it lies, an image at a time.
+func (g *weightProduct) inPlace() bool {
+	size := volume(g.in)
+	return g.pointwise() && !g.last && g.x.DType() == snug.F32 && size >= leastInPlace && size%pageLen != 0
 }
 
 // weightTile is the part of the product that one worker does.
@@ -236,6 +253,9 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 		p := positionCopy{*b, t.phase, t.patch, t.pieces, t.x, t.group*t.cin + b.c0, all, b.products() + rowGap}
 		p.copy(t.a, newRuns(&t.phase, t.n0, t.n1))
 		return gemm.Rows{X: t.a, Row: 1, Col: p.pitch}
+	}
+	if t.inPlace() {
+		return gemm.Rows{X: t.x.Float32s()[(t.n0/size*all+t.group*t.cin+b.c0)*size+t.n0%size:], Row: size, Col: 1}
 	}
 	pitch := t.n1 - t.n0 + rowGap
 	l := pieceList{from: newRuns(&t.phase, t.n0, t.n1), t0: b.t0, t1: b.t1, panel: patch.PieceLen, panelLen: patch.PieceLen, tapLen: pitch}
