@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -19,6 +20,8 @@ var shapes = map[string]Shape{
 	"many channels":       Shape{Batch: 1, In: 40, Out: 37, Dims: 2, Size: [3]int{6, 7}, Kernel: [3]int{3, 3}}.Same(),
 	"wide":                Shape{Batch: 1, In: 2, Out: 15, Dims: 2, Size: [3]int{3, 700}, Kernel: [3]int{3, 3}}.Same(),
 	"many positions":      Shape{Batch: 3, In: 4, Out: 18, Dims: 2, Size: [3]int{30, 33}, Kernel: [3]int{3, 3}}.Same(),
+	"575 positions":       Shape{Batch: 1, In: 17, Out: 35, Dims: 2, Size: [3]int{23, 25}, Kernel: [3]int{3, 3}}.Same(),
+	"70 channels":         {Batch: 1, In: 70, Out: 40, Dims: 2, Size: [3]int{8, 11}, Kernel: [3]int{3, 3}, Stride: [3]int{2, 2}, PadBefore: [3]int{1, 1}, PadAfter: [3]int{1, 1}},
 	"small images":        Shape{Batch: 9, In: 20, Out: 34, Dims: 2, Size: [3]int{3, 3}, Kernel: [3]int{3, 3}}.Same(),
 	"1x1":                 {Batch: 2, In: 33, Out: 20, Dims: 2, Size: [3]int{7, 9}, Kernel: [3]int{1, 1}},
 	"1x1, large":          {Batch: 2, In: 33, Out: 20, Dims: 2, Size: [3]int{17, 19}, Kernel: [3]int{1, 1}},
@@ -277,6 +280,41 @@ func TestProcsAndAllocations(t *testing.T) {
 				for i := range got {
 					require.Equal(t, kerneltest.Bits(first[i]), kerneltest.Bits(got[i]), "%s, result %d", name, i)
 				}
+			})
+		}
+	}
+}
+
+// So it is with bfloat16, which some processors multiply by pairs.
+//
+//check:in race
+func TestProcsAndAllocationsOfPairs(t *testing.T) {
+	bits := func(x []float32) []snug.BFloat16 {
+		y := make([]snug.BFloat16, len(x))
+		for i, v := range x {
+			y[i] = snug.ToBFloat16(v)
+		}
+		return y
+	}
+	for name, s := range shapes {
+		for _, s.Layout = range []Layout{ChannelsFirst, ChannelsLast} {
+			o := newOperands(s, snug.BF16, 5)
+			x, w, bias, dy := bits(o.x), bits(o.w), bits(o.bias), bits(o.dy)
+			y, dx, dw, ws := bits(o.dy), bits(o.x), make([]float32, s.WLen()), make([]float32, s.WorkspaceLen())
+			var firstY, firstX []snug.BFloat16
+			var firstW []float32
+			kerneltest.WithProcs(func(procs int) {
+				kerneltest.NoAllocs(t, func() {
+					require.NoError(t, Forward(y, x, w, bias, s))
+					require.NoError(t, BackwardInput(dx, dy, w, s, snug.Into{}))
+					require.NoError(t, BackwardWeight(dw, nil, x, dy, s, snug.Into{}, ws))
+				})
+				if procs == 1 {
+					firstY, firstX, firstW = slices.Clone(y), slices.Clone(dx), slices.Clone(dw)
+				}
+				require.Equal(t, firstY, y, "%s, y", name)
+				require.Equal(t, firstX, dx, "%s, dx", name)
+				require.Equal(t, kerneltest.Bits(firstW), kerneltest.Bits(dw), "%s, dw", name)
 			})
 		}
 	}

@@ -41,7 +41,7 @@ func (g *correlation) runFew() bool {
 	all := volume(g.kernel)
 	d := few{correlation: *g, line: cpu.Chunks(g.in[2], g.stride[2])}
 	if !g.adjoint || g.results > mostFew || all < fewTaps || g.results*all > mcStaged || g.channels < fewDepth ||
-		g.kernel[0]*g.in[0]*g.out[0] != 1 || g.stride[2] > g.in[2] || g.takesPairs() {
+		g.kernel[0]*g.in[0]*g.out[0] != 1 || g.stride[2] > g.in[2] || !g.last && g.takesPairs() {
 		return false
 	}
 	most := sizeA / (g.results * g.stride[2] * d.line)

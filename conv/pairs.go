@@ -17,8 +17,8 @@ const pairDepth = 256
 
 // takesPairs says whether a correlation is one for pairs.
 func (g *correlation) takesPairs() bool {
-	return g.kern.Pairs != nil && g.patch.Words != nil && !g.last && g.src.DType() == snug.BF16 &&
-		volume(g.kernel) <= tmpRows && g.axisStep() <= 2
+	return g.kern.Pairs != nil && g.patch.Words != nil && g.src.DType() == snug.BF16 && volume(g.kernel) <= tmpRows &&
+		(g.last && g.channels >= pairLeast || !g.last && g.axisStep() <= 2)
 }
 
 // axisStep returns the step of the last dimension.

@@ -172,7 +172,9 @@ func (g *correlation) cut(phases int) cuts {
 		most = ncTaps
 	}
 	if g.last {
-		most, nr = mcRows, g.kern.MR
+		if most, nr = mcRows, g.kern.MR; g.takesPairs() {
+			nr = gemm.PairLines
+		}
 		n *= g.batch
 	} else {
 		c.staged = c.staged || g.small(n)
@@ -314,6 +316,8 @@ func (g *correlation) item(item int) {
 		t.n0, t.n1 = t.n0+item*n, t.n1+item*n
 	}
 	switch {
+	case g.takesPairs() && g.last:
+		t.rowsOfPairs()
 	case g.takesPairs():
 		t.columnsOfPairs()
 	case g.last:

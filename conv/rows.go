@@ -1,6 +1,9 @@
 package conv
 
-import "github.com/snug-ml/snug/internal/gemm"
+import (
+	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/patch"
+)
 
 // rows computes a tile whose rows are positions: C[n1-n0][m1-m0] = A·B.
 func (t *tile) rows() {
@@ -74,8 +77,11 @@ func (t *tile) packPanels(b *block) {
 // packPositions copies rows of A: for positions from n on what the taps read of the block's channels, tap after tap.
 func (t *tile) packPositions(b *block, n, rows int) gemm.Rows {
 	stride, pitch := t.groups*t.channels, b.depth()+rowGap
-	p := positionCopy{*b, t.phase, t.patch, t.pieces, t.src, t.group*t.channels + b.c0, stride, pitch}
-	p.copy(t.a, newRuns(&t.phase, n, n+rows))
+	p := positionCopy{
+		block: *b, phase: t.phase, patch: t.patch, pieces: t.pieces, src: t.src, first: t.group*t.channels + b.c0, stride: stride,
+		dst: t.a, pitch: pitch, tapLen: b.c1 - b.c0, pieceLen: patch.PieceLen,
+	}
+	p.copy(newRuns(&t.phase, n, n+rows))
 	if b.ones {
 		for i := range rows {
 			t.a[i*pitch+b.products()] = 1

@@ -20,7 +20,7 @@ import (
 //	      C[strip][NC] += A·B                           gemm.Kernel.MulRows
 
 const (
-	stripAcross   = 64   // the most rows of a strip where channels, which are last, lie side by side
+	mostStrip     = 64   // the most rows of a strip
 	stripsOfItem  = 7    // the most strips of an item: their rows by nc columns are scratch
 	weightItems   = 8    // below it, positions are cut too
 	leastPosition = 2048 // positions of such a part
@@ -49,11 +49,11 @@ type weightCuts struct {
 }
 
 func (p *problem) cutWeights(kern *gemm.Kernel) (c weightCuts) {
-	taps, most := volume(p.kernel), min(kern.StripRows(), mcStaged/stripsOfItem)
+	taps, most := volume(p.kernel), min(kern.StripRows(), mostStrip)
 	c.tapParts, c.stripTaps = 1, taps
 	if p.last {
-		c.stripChannels = evenly(p.cin, stripAcross)
-		c.tapParts = cpu.Chunks(taps, stripAcross/c.stripChannels)
+		c.stripChannels = evenly(p.cin, mostStrip)
+		c.tapParts = cpu.Chunks(taps, mostStrip/c.stripChannels)
 		c.stripTaps = cpu.Chunks(taps, c.tapParts)
 		c.tapParts = cpu.Chunks(taps, c.stripTaps)
 	} else if c.stripChannels = min(most/taps, p.cin); c.stripChannels == 0 {
@@ -165,17 +165,29 @@ func (g *weightProduct) item(item int) {
 	item /= g.partsM
 	part, group := item/g.groups, item%g.groups
 	t.group = group
-	size := volume(g.out)
-	all := g.batch * size
+	all := g.batch * volume(g.out)
 	partLen := cpu.Chunks(all, g.parts)
 	lo, hi := min(part*partLen, all), min((part+1)*partLen, all)
-	cols := t.o1 - t.o0
-	beta := float32(0)
-	depth := cpu.Chunks(max(hi-lo, 1), cpu.Chunks(max(hi-lo, 1), kc))
-	inPlace := g.inPlace()
+	t.strideC = t.o1 - t.o0
+	switch {
+	case lo == hi:
+		clear(t.c)
+	case g.takesPairs():
+		t.strideC = cpu.Chunks(t.strideC, gemm.PairLines) * gemm.PairLines
+		t.addPairs(first, strips, lo, hi)
+	default:
+		t.addStrips(first, strips, lo, hi)
+	}
+	t.store(first, strips, part)
+}
+
+// addStrips computes the sums of strips, from first on, over positions lo to hi-1.
+func (t *weightTile) addStrips(first, strips, lo, hi int) {
+	depth, size, inPlace := evenly(hi-lo, kc), volume(t.out), t.inPlace()
 	if inPlace {
 		depth = evenly(size, kc)
 	}
+	beta := float32(0)
 	for n := lo; n < hi; n = t.n1 {
 		t.n0, t.n1, t.listed = n, min(n+depth, hi), listKey{}
 		if inPlace {
@@ -184,17 +196,20 @@ func (g *weightProduct) item(item int) {
 		t.packY()
 		c := t.c
 		for i := range strips {
-			b := g.strip(first + i)
-			rows := b.products()
-			g.kern.MulRows(rows, cols, t.n1-t.n0, 1, t.packX(&b), t.b, beta, c, cols)
-			c = c[rows*cols:]
+			b := t.strip(first + i)
+			t.kern.MulRows(b.products(), t.o1-t.o0, t.n1-t.n0, 1, t.packX(&b), t.b, beta, c, t.strideC)
+			c = c[t.room(&b)*t.strideC:]
 		}
 		beta = 1
 	}
-	if lo == hi {
-		clear(t.c)
+}
+
+// room returns how many rows of sums a strip has: whole panels of pairs.
+func (t *weightTile) room(b *block) int {
+	if t.takesPairs() {
+		return cpu.Chunks(b.products(), gemm.PairLines) * gemm.PairLines
 	}
-	t.store(first, strips, part)
+	return b.products()
 }
 
 // leastInPlace is the least positions of an image that are worth products of their own.
@@ -214,6 +229,8 @@ type weightTile struct {
 	o0, o1 int // channels of y
 	n0, n1 int // positions, of those of all images
 	listed listKey
+
+	strideC int // of sums
 }
 
 // packY packs B: rows of positions, in panels of NR channels of y.
@@ -250,8 +267,11 @@ func (t *weightTile) packX(b *block) gemm.Rows {
 	all, step := t.groups*t.cin, t.phase.axes[2].step
 	size := volume(t.in)
 	if t.last {
-		p := positionCopy{*b, t.phase, t.patch, t.pieces, t.x, t.group*t.cin + b.c0, all, b.products() + rowGap}
-		p.copy(t.a, newRuns(&t.phase, t.n0, t.n1))
+		p := positionCopy{
+			block: *b, phase: t.phase, patch: t.patch, pieces: t.pieces, src: t.x, first: t.group*t.cin + b.c0, stride: all,
+			dst: t.a, pitch: b.products() + rowGap, tapLen: channels, pieceLen: patch.PieceLen,
+		}
+		p.copy(newRuns(&t.phase, t.n0, t.n1))
 		return gemm.Rows{X: t.a, Row: 1, Col: p.pitch}
 	}
 	if t.inPlace() {
@@ -281,32 +301,32 @@ const (
 // store brings the sums of strips, from first on, to dw, or to the workspace if they are those of a part of the positions. All rows
 // are transposed for some channels of y at a time, because for each channel they lie near one another in dw.
 func (t *weightTile) store(first, strips, part int) {
-	all, cols, nr := volume(t.kernel), t.o1-t.o0, t.kern.NR
+	all, nr := volume(t.kernel), t.kern.NR
 	to, into := t.partOf(part)
 	rows := 0
 	for i := range strips {
 		b := t.strip(first + i)
-		rows += b.products()
+		rows += t.room(&b)
 	}
-	for o := 0; o < cols; o += storeCols {
-		n := min(storeCols, cols-o)
+	for o := 0; o < t.o1-t.o0; o += storeCols {
+		n := min(storeCols, t.o1-t.o0-o)
 		for r := 0; r < rows; r += nr {
-			t.kern.PackLines(t.a[r:], t.c[r*cols+o:], min(nr, rows-r), n, cols, storePitch)
+			t.kern.PackLines(t.a[r:], t.c[r*t.strideC+o:], min(nr, rows-r), n, t.strideC, storePitch)
 		}
 		for j := range n {
-			sums := t.a[j*storePitch:][:rows]
+			sums := t.a[j*storePitch:]
 			for i := range strips {
 				b := t.strip(first + i)
 				at := ((t.group*t.cout+t.o0+o+j)*t.cin+b.c0)*all + b.t0
-				if !t.last || all == 1 { // the strips lie side by side
-					addInto(into, to[at:][:rows], sums)
-					break
+				count, channels := b.products(), b.c1-b.c0
+				if !t.last || all == 1 {
+					addInto(into, to[at:][:count], sums[:count])
+				} else {
+					for tap := range b.t1 - b.t0 {
+						addApart(into, to[at+tap:], all, sums[tap*channels:][:channels])
+					}
 				}
-				channels := b.c1 - b.c0
-				for tap := range b.t1 - b.t0 {
-					addApart(into, to[at+tap:], all, sums[:channels])
-					sums = sums[channels:]
-				}
+				sums = sums[t.room(&b):]
 			}
 		}
 	}
