@@ -2,6 +2,7 @@ package layers
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/conv"
@@ -46,11 +47,24 @@ func (i image) String() string {
 	return fmt.Sprintf("images of %d channels, %s, and %s", i.channels, order, size)
 }
 
+// cut returns an error if n elements that lie one after the other are as many as an image has channels, which lie apart.
+func (i image) cut(n int) error {
+	if i.last || n != i.channels || n == 1 || i.positions == 1 || slices.Contains(i.size[:], n) {
+		return nil
+	}
+	return fmt.Errorf("layers: rows are %v, and a layer takes %d elements one after the other for the channels of a position: %w", i, n, snug.ErrShape)
+}
+
 // after returns what rows are after a layer that gets this.
 func (i image) after(l Layer) (image, error) {
+	in, out := wrapped(l)
+	return i.through(l, in, out)
+}
+
+// through is after for a layer whose images are in and out.
+func (i image) through(l Layer, in, out image) (image, error) {
 	switch l := l.(type) {
 	case imaged:
-		in, out := l.images()
 		if err := i.check(in); err != nil {
 			return image{}, err
 		}
@@ -58,6 +72,10 @@ func (i image) after(l Layer) (image, error) {
 			return i, nil
 		}
 		return out, nil
+	case *Norm:
+		return i, l.cuts(i)
+	case Norm:
+		return i, l.cuts(i)
 	case Activation, Dropout:
 		return i, nil
 	}
@@ -96,9 +114,10 @@ func (n *BatchNorm) images() (in, out image) {
 func (l Sequential) images() (in, out image) {
 	known := true // whether all layers so far leave rows as they are
 	for _, layer := range l {
-		next, _ := out.after(layer) // Width has returned the error
-		if i, is := layer.(imaged); is && known {
-			in, _ = i.images()
+		from, to := wrapped(layer)
+		next, _ := out.through(layer, from, to) // Width has returned the error
+		if known {
+			in = from
 		}
 		switch layer.(type) {
 		case Activation, Dropout:

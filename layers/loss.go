@@ -94,6 +94,9 @@ func (l *CrossEntropy) Check(width int) error {
 	return widthOf(l.Head.Name, width, max(1, width/l.Head.Shape[1])*l.Head.Shape[1])
 }
 
+// checkImages returns an error if the loss would take other elements of images for the channels of a position.
+func (l *CrossEntropy) checkImages(i image) error { return i.cut(l.Head.Shape[1]) }
+
 // Params implements [Loss].
 func (l *CrossEntropy) Params(yield func(*Param) bool) { yieldAll(yield, []*Param{l.Head, l.Bias}) }
 

@@ -69,6 +69,10 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	if err == nil {
 		err = loss.Check(out)
 	}
+	if l, is := loss.(interface{ checkImages(image) error }); is && err == nil {
+		_, rows := Sequential(list).images()
+		err = l.checkImages(rows)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -8,8 +8,8 @@ import (
 )
 
 // Norm is a LayerNorm (Ba et al. 2016, arXiv:1607.06450), or without a Bias an RMSNorm (Zhang and Sennrich 2019,
-// arXiv:1910.07467), over as many elements as Weight has: a norm of heads takes rows of several heads. The zero Norm is
-// the identity.
+// arXiv:1910.07467), over as many elements as Weight has: a norm of heads takes rows of several heads, and of images with
+// channels last it takes the channels of each position. The zero Norm is the identity.
 type Norm struct {
 	Weight, Bias *Param
 	Eps          float32
@@ -161,6 +161,14 @@ func (n Norm) Width(in int) (int, error) {
 		return 0, widthOf(n.Weight.Name, in, n.Weight.Len())
 	}
 	return in, nil
+}
+
+// cuts returns an error if the norm would take other elements of images for the channels of a position.
+func (n Norm) cuts(i image) error {
+	if n.Weight == nil {
+		return nil
+	}
+	return i.cut(n.Weight.Len())
 }
 
 // Params implements [Layer].

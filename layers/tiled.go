@@ -3,13 +3,15 @@ package layers
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
 
 // Tiled runs a layer on so many rows at a time, such as the frames of one clip, and keeps its output alone: the backward step
 // computes what the layer saves again, tile by tile, so that the saved set of one tile exists at a time. Each row must not depend on
-// rows of other tiles. An attention does not if Rows is a multiple of a sequence's, which all have one length then. Gradients
+// rows of other tiles. An attention does not if Rows is a multiple of a sequence's, which all have one length then, or if one tile has
+// all rows; for other batches a Tiled of an attention is an error that wraps [snug.ErrShape]. Gradients
 // of parameters are sums of tiles: their last bits depend on Rows.
 //
 // Layers within it must not draw random numbers, as [Dropout] does, nor measure all rows, as a [BatchNorm] does that is not Frozen, nor
@@ -49,6 +51,25 @@ func untiledIn(l Layer) (why string) {
 	return why
 }
 
+// attends reports whether a layer is an attention, or has one in it.
+func attends(l Layer) bool {
+	switch l := l.(type) {
+	case *Attention:
+		return true
+	case interface{ inside() []Layer }:
+		return slices.ContainsFunc(l.inside(), attends)
+	}
+	return false
+}
+
+// fits returns an error if tiles of a batch would cut sequences in which rows see each other.
+func (l Tiled) fits(c Batch) error {
+	if l.Rows >= c.Rows || c.Longest == 1 || c.Starts == nil && l.Rows%c.Longest == 0 || !attends(l.Layer) {
+		return nil
+	}
+	return fmt.Errorf("layers: a Tiled of %d rows with an Attention, want a multiple of sequences that all have one length, of up to %d rows: %w", l.Rows, c.Longest, snug.ErrShape)
+}
+
 // Params implements [Layer].
 func (l Tiled) Params(yield func(*Param) bool) {
 	if l.Layer != nil {
@@ -60,6 +81,7 @@ func (l Tiled) Params(yield func(*Param) bool) {
 func (l Tiled) each(p *Pass, do func(lo int)) {
 	batch, tiles := p.Batch, p.Options.Tiles
 	p.Options.Tiles = 0
+	p.Do(func() error { return l.fits(batch) })
 	for lo := 0; lo < batch.Rows; lo += l.Rows {
 		if p.Err = cmp.Or(p.Failed(), p.ctx.Err()); p.Err != nil {
 			break
@@ -76,6 +98,9 @@ func (l Tiled) each(p *Pass, do func(lo int)) {
 
 // rows returns the batch of n rows from lo on: of whole sequences, if it is that, or else of as many sequences as rows.
 func (c Batch) rows(lo, n int) Batch {
+	if n == c.Rows {
+		return c
+	}
 	part := Batch{Rows: n, Sequences: n, Longest: 1, Group: c.Group, Draw: c.Draw}
 	if c.Starts == nil && n%c.Longest == 0 && lo%c.Longest == 0 {
 		part.Sequences, part.Longest = n/c.Longest, c.Longest
