@@ -92,6 +92,9 @@ func (n *BatchNorm) running(ws snug.View) (mean, rstd snug.View, err error) {
 // measure computes the statistics of x and updates the running averages.
 func (n *BatchNorm) measure(p *Pass, x *Tensor) error {
 	s := n.image(p.rows)
+	if s.Batch*s.Positions < 2 {
+		return fmt.Errorf("%s: a channel of the micro-batch has one element, want two or more, or a Frozen BatchNorm: %w", n.Weight.Name, snug.ErrShape)
+	}
 	ws, err := p.Workspace(fused.BatchNormWorkspaceLen(s))
 	if err != nil {
 		return err
@@ -123,7 +126,7 @@ func (n *BatchNorm) measure(p *Pass, x *Tensor) error {
 			momentum = 0
 		}
 	}
-	if momentum > 0 || s.Batch*s.Positions < 2 { // UpdateRunning reports the error of a single element
+	if momentum > 0 {
 		if err := fused.UpdateRunning(n.Mean.Value, n.Var.Value, mean, m2, s.Batch*s.Positions, momentum); err != nil {
 			return err
 		}

@@ -287,6 +287,7 @@ func TestBatchNormErrors(t *testing.T) {
 	require.NoError(t, err)
 	_, err = m.Backprop(context.Background(), Sample{X: make([]float32, 3), Y: make([]float32, 3)}, 1, gradients{})
 	require.ErrorIs(t, err, snug.ErrShape)
+	require.ErrorContains(t, err, "norm.weight: a channel of the micro-batch has one element")
 	before := averages(m)
 	g := gradients{"norm.weight": make([]float32, 3), "norm.bias": make([]float32, 3)}
 	_, err = m.Backprop(context.Background(), Sample{X: []float32{1, 2, 3, float32(math.Inf(1)), 5, 6}, Y: make([]float32, 6)}, 1, g)
