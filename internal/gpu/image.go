@@ -15,29 +15,37 @@ import (
 
 // An image is the kernels of one module, compiled ahead. NVIDIA's has a cubin for each of some
 // architectures, and PTX that newer ones compile when they load it; AMD's has an ELF code object for
-// each of some architectures. Each code is compressed by itself, so that a device unpacks only its
-// own. The numbers are little-endian:
+// each of some architectures. Codes are compressed in streams. Two of machine code that are alike, such as those for 8.0
+// and 8.6, are in one, where the second costs about half of a stream of its own; PTX has a stream for every part. A device
+// unpacks its stream up to the end of its code: one code or two. The numbers are little-endian:
 //
 //	"snug\x00gpu"   8 bytes
-//	version         uint16, 2
+//	version         uint16, 3
 //	codes           uint16
 //	checksum        uint32, CRC-32C of the 12 bytes before it and of the index
-//	index           for every code, 20 bytes:
+//	index           for every code, 40 bytes:
 //	    capability      uint16, 90 is 9.0; of a code object the digits of its architecture, 0x90a
 //	                    is gfx90a
 //	    kind            uint8, 0 is a cubin, 1 is PTX, 2 is AMD's code object
 //	    alone           uint8, 1 if no other capability runs it (sm_90a)
-//	    offset          uint32, from the start of the image; the codes follow one another
-//	    packed          uint32, bytes in the image
+//	    offset          uint32, of its stream from the start of the image; streams follow one another
+//	    packed          uint32, bytes of the stream in the image
+//	    checksum        uint32, CRC-32C of these bytes
+//	    unpacked        uint32, bytes that the stream holds
+//	    start           uint32, of the code in them; the codes of a stream follow one another
+//	    end             uint32, of the code in them
 //	    size            uint32, bytes of the code
-//	    checksum        uint32, CRC-32C of the bytes in the image
-//	codes           LZMA, as unpackLZMA reads it
+//	    first           uint32, where in a cubin the instructions begin whose bytes are reordered,
+//	                    see orderWords
+//	    behind          uint32, and where they end
+//	streams         LZMA, as unpackLZMA reads it. Of PTX it holds what packPTX makes of it
 const (
 	imageMagic   = "snug\x00gpu"
-	imageVersion = 2
+	imageVersion = 3
 	imageHeader  = 16
-	imageEntry   = 20
-	maxRatio     = 1 << 13 // of the bytes of a code and of its stream; no code comes near
+	imageEntry   = 40
+	maxRatio     = 1 << 13 // of what a stream holds and of its bytes; no code comes near
+	maxNumbers   = 4       // of the bytes of PTX and of what packPTX makes of it
 )
 
 // Arch is what a code runs on.
@@ -118,43 +126,6 @@ func (c Code) before(o Code) bool {
 	}
 }
 
-// PackImage returns the image of some codes, in their order. compress returns the LZMA stream of a code, as unpackLZMA
-// reads it; without it codes are stored.
-func PackImage(codes []Code, compress func(Code) ([]byte, error)) ([]byte, error) {
-	if len(codes) == 0 || len(codes) > math.MaxUint16 {
-		return nil, fmt.Errorf("an image of %d codes: want 1 to %d", len(codes), math.MaxUint16)
-	}
-	le := binary.LittleEndian
-	index := le.AppendUint16([]byte(imageMagic), imageVersion)
-	index = le.AppendUint16(index, uint16(len(codes)))
-	index = append(index, 0, 0, 0, 0)
-	start := imageHeader + imageEntry*len(codes)
-	var body bytes.Buffer
-	for _, c := range codes {
-		from := body.Len()
-		packed := append([]byte{stored}, c.Data...)
-		if compress != nil {
-			var err error
-			if packed, err = compress(c); err != nil {
-				return nil, fmt.Errorf("%v: %w", c, err)
-			}
-		}
-		body.Write(packed)
-		number, kind := c.number()
-		if number < 10 || number > math.MaxUint16 || int64(len(c.Data)) > math.MaxUint32 || int64(start+body.Len()) > math.MaxUint32 {
-			return nil, fmt.Errorf("%v of %d bytes does not fit an image", c, len(c.Data))
-		}
-		index = le.AppendUint16(index, uint16(number))
-		index = append(index, kind, flag(c.Alone))
-		index = le.AppendUint32(index, uint32(start+from))
-		index = le.AppendUint32(index, uint32(len(packed)))
-		index = le.AppendUint32(index, uint32(len(c.Data)))
-		index = le.AppendUint32(index, crc32c.Checksum(packed))
-	}
-	le.PutUint32(index[12:], indexSum(index))
-	return append(index, body.Bytes()...), nil
-}
-
 // number returns what the index calls the code's architecture, and the kind of the code. A name of
 // AMD's that it cannot write has 0.
 func (c Code) number() (number int, kind byte) {
@@ -175,23 +146,22 @@ func (c Code) number() (number int, kind byte) {
 // amdName returns "gfx90a" for 0x90a.
 func amdName(number uint16) string { return "gfx" + strconv.FormatUint(uint64(number), 16) }
 
-func flag(set bool) byte {
-	if set {
-		return 1
-	}
-	return 0
-}
-
 func indexSum(index []byte) uint32 {
 	return crc32c.Update(crc32c.Checksum(index[:12]), index[imageHeader:])
 }
 
-// packedCode is an entry of the index.
+// entry is what the index has of a code.
+type entry struct {
+	Number                                                         uint16
+	Kind, Alone                                                    uint8
+	Offset, Packed, Sum, Unpacked, Start, End, Size, First, Behind uint32
+}
+
+// packedCode is a code in an image.
 type packedCode struct {
-	Code          // without Data
-	packed []byte // in the image
-	size   int
-	sum    uint32
+	Code // without Data
+	entry
+	stream []byte
 }
 
 // readIndex reads and checks everything but the codes.
@@ -208,44 +178,72 @@ func readIndex(image []byte) ([]packedCode, error) {
 		return nil, fmt.Errorf("the index of the image is damaged: %w", driver.ErrDevice)
 	}
 	var codes []packedCode
-	for e := image[imageHeader:at]; len(e) > 0; e = e[imageEntry:] {
-		offset, packed, size := le.Uint32(e[4:]), le.Uint32(e[8:]), le.Uint32(e[12:])
-		c := packedCode{Code: Code{Arch: Arch{int(le.Uint16(e)), e[3] == 1}, PTX: e[2] == kindPTX}, sum: le.Uint32(e[16:])}
-		if e[2] == kindAMD {
-			c.Code = Code{AMD: amdName(le.Uint16(e))}
+	var before entry
+	for index := image[imageHeader:at]; len(index) > 0; index = index[imageEntry:] {
+		var c packedCode
+		_, err := binary.Decode(index, le, &c.entry)
+		e := &c.entry
+		c.Code = Code{Arch: Arch{int(e.Number), e.Alone == 1}, PTX: e.Kind == kindPTX}
+		if e.Kind == kindAMD {
+			c.Code = Code{AMD: amdName(e.Number)}
 		}
-		if e[2] > kindAMD || e[3] > 1 || e[2] == kindAMD && e[3] != 0 || uint64(offset) != uint64(at) || uint64(packed) > uint64(len(image)-at) ||
-			uint64(size) > maxRatio*uint64(packed) || uint64(size) >= math.MaxInt {
+		if e.Offset != before.Offset { // a stream begins
+			if before.End == before.Unpacked && uint64(e.Offset) == uint64(at) && uint64(e.Packed) <= uint64(len(image)-at) {
+				at += int(e.Packed)
+			} else {
+				err = driver.ErrDevice
+			}
+			before = entry{Offset: e.Offset, Packed: e.Packed, Sum: e.Sum, Unpacked: e.Unpacked}
+		}
+		if err != nil || !e.fits(before) {
 			return nil, fmt.Errorf("the index of the image is wrong for %v: %w", c.Code, driver.ErrDevice)
 		}
-		c.packed, c.size = image[at:at+int(packed)], int(size)
-		at += int(packed)
+		c.stream = image[e.Offset:][:e.Packed]
 		codes = append(codes, c)
+		before = *e
 	}
-	if at != len(image) {
+	if at != len(image) || before.End != before.Unpacked {
 		return nil, fmt.Errorf("an image of %d bytes, want %d: %w", len(image), at, driver.ErrDevice)
 	}
 	return codes, nil
 }
 
-// unpack returns the code with its Data.
+// fits reports whether the numbers of a code fit together, and those of the code before it in its stream.
+func (e entry) fits(before entry) bool {
+	length := uint64(e.End) - uint64(e.Start)
+	return e.Packed == before.Packed && e.Sum == before.Sum && e.Unpacked == before.Unpacked &&
+		before.End == e.Start && e.Start <= e.End && e.End <= e.Unpacked &&
+		uint64(e.Unpacked) <= maxRatio*uint64(e.Packed) && uint64(e.Unpacked) < math.MaxInt && uint64(e.Size) < math.MaxInt &&
+		(uint64(e.Size) == length || e.Kind == kindPTX && uint64(e.Size) <= maxNumbers*length) &&
+		e.First <= e.Behind && e.Behind <= e.Size && (e.Behind == 0 || e.Kind == kindCubin) &&
+		e.Kind <= kindAMD && e.Alone <= 1 && (e.Alone == 0 || e.Kind != kindAMD)
+}
+
+// unpack returns the code with its Data. That of a code which is the second of its stream keeps the first in memory.
 func (c packedCode) unpack() (Code, error) {
-	if crc32c.Checksum(c.packed) != c.sum {
+	if crc32c.Checksum(c.stream) != c.Sum {
 		return Code{}, fmt.Errorf("%v is damaged: %w", c.Code, driver.ErrDevice)
 	}
-	data := make([]byte, c.size+1)
-	if err := unpackLZMA(data[:c.size], c.packed); err != nil {
-		return Code{}, fmt.Errorf("%v of %d bytes: %w: %w", c.Code, c.size, err, driver.ErrDevice)
+	data := make([]byte, int(c.End)+1)
+	if err := unpackLZMA(data[:c.End], c.stream, int(c.Unpacked)); err != nil {
+		return Code{}, fmt.Errorf("%v of %d bytes: %w: %w", c.Code, c.Size, err, driver.ErrDevice)
 	}
 	code := c.Code
-	code.Data = data[:c.size]
+	code.Data = data[c.Start:c.End]
+	if c.PTX {
+		var ok bool
+		if code.Data, ok = unpackPTX(make([]byte, 0, int(c.Size)+1), code.Data, int(c.Size)); !ok {
+			return Code{}, fmt.Errorf("%v is not of %d bytes: %w", c.Code, c.Size, driver.ErrDevice)
+		}
+	}
+	restoreWords(code.Data[c.First:c.Behind])
 	return code, nil
 }
 
 // Unpack returns the code of an image that a device of some compute capability runs, 86 for
 // 8.6: the cubin of its own architecture, else the cubin of the highest earlier minor number
 // with the same major number, else PTX of an earlier capability. It allocates and unpacks
-// that code only. The error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is
+// that code and the one before it in its stream. The error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is
 // damaged.
 func Unpack(image []byte, capability int) (Code, error) {
 	codes, err := readIndex(image)
@@ -280,7 +278,7 @@ func names(codes []packedCode) string {
 var AMDArchs = []string{"gfx90a", "gfx942", "gfx1100", "gfx1201"}
 
 // UnpackAMD returns the code object of an image for one of AMD's architectures, as the driver names
-// it without the features that follow a colon: "gfx90a". It allocates and unpacks that code only. The
+// it without the features that follow a colon: "gfx90a". It allocates and unpacks that code and the one before it in its stream. The
 // error wraps driver.ErrNotBuilt if the image has none, driver.ErrDevice if it is damaged.
 func UnpackAMD(image []byte, arch string) (Code, error) {
 	codes, err := readIndex(image)

@@ -68,7 +68,7 @@ func TestImageParts(t *testing.T) {
 		require.Equal(t, m.Portable(), len(codes) > len(archs), "PTX in %s", m.Image())
 	}
 	require.Equal(t, 5, partsOf["attention"], "parts of attention's PTX: of 64, 128 and 256 columns, features, and the rest")
-	require.Less(t, total, 7_500_000, "bytes of all images")
+	require.Less(t, total, 5_150_000, "bytes of all images")
 }
 
 // TestAMDImageParts unpacks every image for AMD's cards and looks for what it must hold.
@@ -94,7 +94,7 @@ func TestAMDImageParts(t *testing.T) {
 		}
 		require.Equal(t, gpu.AMDArchs, archs, m.Image())
 	}
-	require.Less(t, total, 3_000_000, "bytes of all images")
+	require.Less(t, total, 2_350_000, "bytes of all images")
 }
 
 var entry = regexp.MustCompile(`\.entry (\w+)\(`)

@@ -69,22 +69,22 @@ func TestUnpackLZMA(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			stream := lzmaStream(t, s.text)
 			got := make([]byte, len(want))
-			require.NoError(t, unpackLZMA(got, stream))
+			require.NoError(t, unpackLZMA(got, stream, len(got)))
 			require.Equal(t, want, got)
 			for i := range stream {
 				damaged := bytes.Clone(stream)
 				damaged[i] ^= 0x10
-				_ = unpackLZMA(got, damaged) // the index has a checksum of the stream; here it may not panic
+				_ = unpackLZMA(got, damaged, len(got)) // the index has a checksum of the stream; here it may not panic
 				if i < len(stream)-8 {
-					require.Error(t, unpackLZMA(make([]byte, len(want)), stream[:i]), "cut at %d", i)
+					require.Error(t, unpackLZMA(make([]byte, len(want)), stream[:i], len(want)), "cut at %d", i)
 				}
 			}
 		})
 	}
-	require.NoError(t, unpackLZMA(make([]byte, 2), []byte{stored, 1, 2}))
-	require.Error(t, unpackLZMA(make([]byte, 3), []byte{stored, 1, 2}))
-	require.Error(t, unpackLZMA(make([]byte, 1), []byte{stored, 1, 2}))
-	require.Error(t, unpackLZMA(nil, nil))
+	require.NoError(t, unpackLZMA(make([]byte, 2), []byte{stored, 1, 2}, 2))
+	require.Error(t, unpackLZMA(make([]byte, 3), []byte{stored, 1, 2}, 3))
+	require.Error(t, unpackLZMA(make([]byte, 1), []byte{stored, 1, 2}, 1))
+	require.Error(t, unpackLZMA(nil, nil, 0))
 }
 
 // FuzzUnpackLZMA gives an error or fills the output, for any bytes.
@@ -92,5 +92,5 @@ func FuzzUnpackLZMA(f *testing.F) {
 	for _, s := range lzmaStreams {
 		f.Add(lzmaStream(f, s.text), uint16(2000))
 	}
-	f.Fuzz(func(t *testing.T, stream []byte, size uint16) { _ = unpackLZMA(make([]byte, size), stream) })
+	f.Fuzz(func(t *testing.T, stream []byte, size uint16) { _ = unpackLZMA(make([]byte, size), stream, int(size)) })
 }

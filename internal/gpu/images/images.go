@@ -127,7 +127,7 @@ func (m Module) Pack(root string, codes []gpu.Code) ([]byte, error) {
 	return pack(filepath.Join(root, m.Image()), codes, compress)
 }
 
-// compress returns the stream of a code by the program xz. Instructions of NVIDIA have 16 bytes, those of AMD 4 or 8.
+// compress returns a stream by the program xz. Instructions of NVIDIA have 16 bytes, those of AMD 4 or 8.
 func compress(c gpu.Code) ([]byte, error) {
 	lc, lp, pb := 0, 4, 4
 	switch {
