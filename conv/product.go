@@ -199,7 +199,11 @@ func (g *correlation) cut(phases int) cuts {
 		if max(positions, results) < 128 {
 			break
 		}
-		if n >= g.results { // another part of the positions packs all weights again, one of the results all patches
+		cutsPositions := n >= g.results // another part of the positions packs all weights again, one of the results all patches
+		if g.last {
+			cutsPositions = positions >= 2*results // patches are copied by long pieces, weights are brought in order
+		}
+		if cutsPositions {
 			c.partsP++
 		} else {
 			c.partsM++
