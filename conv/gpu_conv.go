@@ -4,6 +4,7 @@ package conv
 
 import (
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/gpu"
 )
 
@@ -24,7 +25,7 @@ type convParams struct {
 	batch, groups     uint32
 	results, channels uint32
 	last, adjoint     uint32
-	biased, _         uint32
+	biased, wide      uint32
 	alpha, beta       float32
 }
 
@@ -51,6 +52,26 @@ func (f *tileForm) tiles(results, lines int) int {
 	return gpu.CeilDiv(results, f.rows) * gpu.CeilDiv(lines, f.cols)
 }
 
+// Bits of wide in units.h: threads bring 8 neighbours of an operand of 16-bit numbers at a time, of a whole vector that starts at a
+// multiple of 16 bytes. All neighbours of the left operand are there or none is. Those of the right one are channels of one position.
+const (
+	wideLeft = 1 << iota
+	wideRight
+)
+
+// wideIf returns a bit for an operand if all counts of elements are multiples of 8.
+func wideIf(bit uint32, v *snug.View, counts ...int) uint32 {
+	for _, n := range counts {
+		if n%8 != 0 {
+			return 0
+		}
+	}
+	if v.DType() == snug.F32 || device.Mem(v).Addr%16 != 0 {
+		return 0
+	}
+	return bit
+}
+
 // correlate queues the correlation of gather, or with adjoint set that of scatter.
 func (p *problem) correlate(q gpu.Launcher, adjoint bool, dst, src, w, bias snug.View, into snug.Into) error {
 	if dst.Len() == 0 {
@@ -66,13 +87,23 @@ func (p *problem) correlate(q gpu.Launcher, adjoint bool, dst, src, w, bias snug
 			n *= gpu.CeilDiv(p.in[i], p.stride[i])
 		}
 	}
-	results, lines := int(c.results), p.batch*n
+	results, channels, lines, taps := int(c.results), int(c.channels), p.batch*n, volume(p.kernel)
+	if p.last {
+		c.wide = wideIf(wideRight, &src, channels)
+	}
+	switch {
+	case adjoint && taps == 1 || !adjoint && channels*taps == 1: // a row of the weights for all results
+		c.wide |= wideIf(wideLeft, &w, results)
+	case !adjoint && (!p.last || taps == 1): // weights lie in the order of the depth
+		c.wide |= wideIf(wideLeft, &w, channels*taps)
+	}
 	if results <= fewChannels && p.groups > 1 {
 		c.jobs = uint64(dst.Len())
 		return launch(q, nameOf(&eachNames, &dst), gpu.Grid(dst.Len(), threads), c, &dst, &src, &w, &bias)
 	}
 	form, parts := &squareTiles, phases*p.groups
-	if results <= flatTiles.rows || parts*form.tiles(results, lines) < busy {
+	units := dst.DType() != snug.F32 && gpu.HasUnits(q)
+	if results <= flatTiles.rows || !units && parts*form.tiles(results, lines) < busy {
 		form = &flatTiles
 	}
 	jobs := product(parts, form.tiles(results, lines))
@@ -109,7 +140,7 @@ type weightParams struct {
 	groups, rows, channels  uint32
 	last                    uint32
 	first, end              uint32
-	parts, _                uint32
+	parts, wide             uint32
 	alpha, beta             float32
 }
 
@@ -149,6 +180,14 @@ func (w *weightPass) launch(q gpu.Launcher, j *weightJob, x, dy *snug.View) erro
 		rows: uint32(p.cout), channels: uint32(p.cin), last: flag(p.last), end: uint32(w.cols), parts: uint32(w.parts),
 		alpha: j.into.Alpha, beta: j.into.Beta}
 	s := weightSumParams{wLen: c.wLen, all: uint64(w.elements + w.rows), end: c.wLen, parts: c.parts, alpha: c.alpha, beta: c.beta}
+	if p.last {
+		c.wide = wideIf(wideRight, x, p.cin)
+	}
+	if size := volume(p.out); p.last || size == 1 {
+		c.wide |= wideIf(wideLeft, dy, p.cout)
+	} else {
+		c.wide |= wideIf(wideLeft, dy, size, w.part)
+	}
 	if !w.weights {
 		c.first, s.first = uint32(w.cols), s.wLen
 	}

@@ -174,11 +174,38 @@ func requireSums(t testing.TB, what string, s sums, into snug.Into, old []float3
 	}
 }
 
+// vector is the elements of a buffer behind the first lead ones.
+type vector struct {
+	snug.View
+	all  *kerneltest.Floats
+	lead int
+}
+
+// put copies x to a backend.
+func put(t *testing.T, p kerneltest.Backend, dt snug.DType, lead int, x []float32) vector {
+	all := kerneltest.PutFloats(t, p, dt, append(make([]float32, lead), x...))
+	v, err := all.Slice(lead, lead+len(x))
+	require.NoError(t, err)
+	return vector{v, all, lead}
+}
+
+// Get returns the elements.
+func (v vector) Get() []float32 { return v.all.Get()[v.lead:] }
+
+// toAligned is the lead with which vectors begin at a multiple of 16 bytes: buffers of kerneltest begin at element 7.
+const toAligned = 9
+
 // check calls all functions on a backend and compares with the definition.
 func check(t *testing.T, p kerneltest.Backend, s Shape, dt snug.DType, o operands, want results, into snug.Into) {
 	t.Helper()
+	checkAt(t, p, s, dt, 0, o, want, into)
+}
+
+// checkAt is check with vectors behind so many elements of their buffers.
+func checkAt(t *testing.T, p kerneltest.Backend, s Shape, dt snug.DType, lead int, o operands, want results, into snug.Into) {
+	t.Helper()
 	require.NoError(t, s.Check(), "%+v", s)
-	put := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, p, dt, x) }
+	put := func(x []float32) vector { return put(t, p, dt, lead, x) }
 	floats := func(x []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, p, snug.F32, x) }
 	x, w, bias, dy := put(o.x), put(o.w), put(o.bias), put(o.dy)
 	name := fmt.Sprintf("%v %+v", dt, s)

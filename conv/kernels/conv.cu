@@ -1,2 +1,3 @@
 #include "cuda.h"
+#include "matrix_cuda.h"
 #include "conv.h"

@@ -1,2 +1,3 @@
 #include "metal.h"
+#include "matrix_metal.h"
 #include "conv.h"

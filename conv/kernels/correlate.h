@@ -12,7 +12,7 @@ struct ConvParams {
     u32 batch, groups;
     u32 results, channels; // of a group, of the result and of what it is computed of
     u32 last, adjoint;     // channels are last; x is computed of y
-    u32 biased, unused;
+    u32 biased, wide; // wide: see units.h
     f32 alpha, beta;
 };
 
@@ -111,8 +111,8 @@ DEVICE void correlate(Thread t, GLOBAL T* dst, GLOBAL const T* src, GLOBAL const
         }
         sync_threads();
         if (col < f.lines) {
-            Source<T> s = {w + group * (taps * p.results * p.channels), f.weight_row(), p.results, src, axes[0].size, axes[1].size, axes[2].size, !p.last};
-            tile_product<S>(t, s, f, row, 0, f.phase_taps() * p.channels, lines, steps, memory);
+            Source<T> s = {w + group * (taps * p.results * p.channels), f.weight_row(), p.results, src, axes[0].size, axes[1].size, axes[2].size, !p.last, p.wide};
+            S::product(t, s, f, row, 0, f.phase_taps() * p.channels, lines, steps, memory);
             UNROLL_1 for (u32 i = t.local; i < rows * cols; i += t.threads) {
                 u32 r = p.last ? i % rows : i / cols, c = p.last ? i / rows : i % cols;
                 if (row + r >= p.results || lines[c].place == NONE) continue;
@@ -125,19 +125,19 @@ DEVICE void correlate(Thread t, GLOBAL T* dst, GLOBAL const T* src, GLOBAL const
     }
 }
 
-typedef Shape<64, 64, 1> Square;
 typedef Shape<16, 64, 4> Flat; // for few channels or positions
 
 #define CORRELATE(NAME, S, T)                                                                                          \
     KERNEL(conv_##NAME##_##T, 256, OPERAND(T, dst, 0), OPERAND(const T, src, 1), OPERAND(const T, w, 2),               \
            OPERAND(const T, bias, 3), PARAMS(ConvParams, p)) {                                                         \
-        SHARED(Quad, memory, S::ROOM);                                                                                 \
-        SHARED(Line, lines, S::RIGHT - 4);                                                                             \
-        SHARED(Step, steps, 2 * S::DEPTH);                                                                             \
+        typedef S Tile;                                                                                                \
+        SHARED(Quad, memory, Tile::ROOM);                                                                              \
+        SHARED(Line, lines, Tile::RIGHT - 4);                                                                          \
+        SHARED(Step, steps, 2 * Tile::DEPTH);                                                                          \
         SHARED(Axis, axes, 3);                                                                                         \
-        correlate<S, T>(THREAD, dst, src, w, bias, p, memory, lines, steps, axes);                                     \
+        correlate<Tile, T>(THREAD, dst, src, w, bias, p, memory, lines, steps, axes);                                     \
     }
-#define CORRELATE_SQUARE(T) CORRELATE(square, Square, T)
+#define CORRELATE_SQUARE(T) CORRELATE(square, SquareOf<T>::Tile, T)
 #define CORRELATE_FLAT(T) CORRELATE(flat, Flat, T)
 FOR_FLOATS(CORRELATE_SQUARE)
 FOR_FLOATS(CORRELATE_FLAT)

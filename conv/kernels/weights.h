@@ -12,7 +12,7 @@ struct WeightParams {
     u32 groups, rows, channels; // channels of a group, of y and of x
     u32 last;
     u32 first, end; // columns; the last of channels·taps + 1 is the bias's
-    u32 parts, unused;
+    u32 parts, wide; // wide: see units.h
     f32 alpha, beta;
 };
 
@@ -34,10 +34,12 @@ struct Positions {
         return Step{p.plane * groups * channels * in_size() + at, of, atZ, atY, atX};
     }
 
-    // line describes a tap of a channel of x, or the bias.
+    // line describes column n: a tap of a channel of x, or the bias. All taps of a channel follow one another, or where channels are last
+    // all channels of a tap.
     DEVICE_MEMBER Line line(u32 n, u32 end) const {
-        u32 taps = (u32)(z.taps * y.taps * x.taps), channel = n / taps, tap = n % taps;
-        if (n >= end || channel >= channels) return Line{0, n < end ? n : NONE, NOWHERE, NOWHERE, NOWHERE, 1.0f};
+        u32 taps = (u32)(z.taps * y.taps * x.taps), channel = last ? n % channels : n / taps, tap = last ? n / channels : n % taps;
+        if (n >= end || n >= channels * taps) return Line{0, n < end ? n : NONE, NOWHERE, NOWHERE, NOWHERE, 1.0f};
+        n = channel * taps + tap;
         i32 atX = (i32)(tap % (u32)x.taps) * x.dilation;
         tap /= (u32)x.taps;
         i32 atZ = (i32)(tap / (u32)y.taps) * z.dilation, atY = (i32)(tap % (u32)y.taps) * y.dilation;
@@ -47,9 +49,9 @@ struct Positions {
     }
 
     // source is what a row of the group reads.
-    template <class T> DEVICE_MEMBER Source<T> source(GLOBAL const T* x_, GLOBAL const T* dy, u32 lanes) const {
+    template <class T> DEVICE_MEMBER Source<T> source(GLOBAL const T* x_, GLOBAL const T* dy, u32 lanes, u32 wide) const {
         u32 row = last ? 1 : out_size();
-        return Source<T>{dy + group * rows * row, row, rows, x_, z.in, y.in, x.in, lanes};
+        return Source<T>{dy + group * rows * row, row, rows, x_, z.in, y.in, x.in, lanes, wide};
     }
 };
 
@@ -80,8 +82,8 @@ DEVICE void weights(Thread t, GLOBAL f32* dw, GLOBAL f32* db, GLOBAL f32* sums, 
         }
         sync_threads();
         u32 depth = from < p.depth ? least((u32)p.part, (u32)p.depth - from) : 0;
-        Source<T> s = f.source(x, dy, p.last);
-        tile_product<S>(t, s, f, row, from, depth, lines, steps, memory);
+        Source<T> s = f.source(x, dy, p.last, p.wide);
+        S::product(t, s, f, row, from, depth, lines, steps, memory);
         UNROLL_1 for (u32 i = t.local; i < rows * cols; i += t.threads) {
             u32 r = i / cols, c = i % cols;
             if (row + r < p.rows && lines[c].place != NONE)
@@ -94,10 +96,11 @@ DEVICE void weights(Thread t, GLOBAL f32* dw, GLOBAL f32* db, GLOBAL f32* sums, 
 #define WEIGHTS(T)                                                                                                     \
     KERNEL(conv_weights_##T, 256, OPERAND(f32, dw, 0), OPERAND(f32, db, 1), OPERAND(f32, sums, 2), OPERAND(const T, x, 3), \
            OPERAND(const T, dy, 4), PARAMS(WeightParams, p)) {                                                         \
-        SHARED(Quad, memory, Square::ROOM);                                                                            \
-        SHARED(Line, lines, Square::RIGHT - 4);                                                                        \
-        SHARED(Step, steps, 2 * Square::DEPTH);                                                                        \
-        weights<Square, T>(THREAD, dw, db, sums, x, dy, p, memory, lines, steps);                                      \
+        typedef SquareOf<T>::Tile Tile;                                                                                \
+        SHARED(Quad, memory, Tile::ROOM);                                                                            \
+        SHARED(Line, lines, Tile::RIGHT - 4);                                                                        \
+        SHARED(Step, steps, 2 * Tile::DEPTH);                                                                        \
+        weights<Tile, T>(THREAD, dw, db, sums, x, dy, p, memory, lines, steps);                                      \
     }
 FOR_FLOATS(WEIGHTS)
 
@@ -109,11 +112,13 @@ DEVICE void weights_each(Thread t, GLOBAL f32* dw, GLOBAL f32* db, GLOBAL f32* s
     u32 lanes = p.last ? WARP : 1, all = p.groups * p.rows, down = (all + lanes - 1) / lanes, across = p.end - p.first;
     UNROLL_1 for (u32 job = t.block; job < p.jobs; job += t.blocks) {
         u32 part = job / down / across, n = p.first + job / down % across, row = job % down * lanes + t.local % lanes, group = row / p.rows;
+        u32 place = n;
         float sum = 0;
         if (row < all) {
             Positions f = {p.z, p.y, p.x, p.groups, group, p.rows, p.channels, p.last};
-            Source<T> s = f.source(x, dy, 0);
+            Source<T> s = f.source(x, dy, 0, 0);
             Line line = f.line(n, p.end);
+            place = line.place;
             u32 end = (u32)least((part + 1) * p.part, p.depth);
             UNROLL_1 for (u32 k = part * (u32)p.part + t.local / lanes; k < end; k += t.threads / lanes) {
                 Step at = f.step(k, true);
@@ -125,7 +130,7 @@ DEVICE void weights_each(Thread t, GLOBAL f32* dw, GLOBAL f32* db, GLOBAL f32* s
             sync_threads();
             if (t.local < d) room[t.local] += room[t.local + d];
         }
-        if (t.local < lanes && row < all) put_weight(dw, db, sums, part, row, n, room[t.local], p);
+        if (t.local < lanes && row < all) put_weight(dw, db, sums, part, row, place, room[t.local], p);
         sync_threads();
     }
 }
