@@ -43,6 +43,7 @@
 //
 // Arguments are checked in this order, before anything is written: the shape and options ([snug.ErrConfig],
 // [snug.ErrShape]), element types ([snug.ErrDType]), lengths ([snug.ErrShape]), devices ([snug.ErrDevice]), overlaps
-// ([snug.ErrConfig]). Kernels of other devices count in 32 bits: they refuse vectors of more than 2^32 − 2^24 elements with
+// ([snug.ErrConfig]). On NVIDIA's and Apple's GPUs convolutions of 16-bit types use matrix units; vectors
+// that begin at multiples of 16 bytes, of channels that are multiples of 8, are read fastest. Kernels of other devices count in 32 bits: they refuse vectors of more than 2^32 − 2^24 elements with
 // [snug.ErrNotBuilt].
 package conv
