@@ -39,11 +39,13 @@
 // a workspace: a float32 vector on the device of the operands, at least as long as [Shape.WorkspaceLen] says. On another device it
 // borrows at most 5 MB instead, for sums of parts of the positions, and [Resize] takes as much of the host as of its workspace.
 //
+// On NVIDIA's and Apple's GPUs convolutions of 16-bit types use matrix units. They read fastest with channels last, where the channels
+// of x and y are multiples of 8 and vectors begin at multiples of 16 bytes.
+//
 // # Errors
 //
 // Arguments are checked in this order, before anything is written: the shape and options ([snug.ErrConfig],
 // [snug.ErrShape]), element types ([snug.ErrDType]), lengths ([snug.ErrShape]), devices ([snug.ErrDevice]), overlaps
-// ([snug.ErrConfig]). On NVIDIA's and Apple's GPUs convolutions of 16-bit types use matrix units; vectors
-// that begin at multiples of 16 bytes, of channels that are multiples of 8, are read fastest. Kernels of other devices count in 32 bits: they refuse vectors of more than 2^32 − 2^24 elements with
+// ([snug.ErrConfig]). Kernels of other devices count in 32 bits: they refuse vectors of more than 2^32 − 2^24 elements with
 // [snug.ErrNotBuilt].
 package conv
