@@ -37,7 +37,7 @@ func (f *field) check(i, dims int) error {
 		return fmt.Errorf("%s[%d] is %d, want 0 for Dims %d: %w", f.name, i, f.value, dims, snug.ErrShape)
 	}
 	if f.value < f.least || f.value > maxField {
-		return fmt.Errorf("%s[%d] is %d, want %d to 2^30: %w", f.name, i, f.value, f.least, snug.ErrShape)
+		return fmt.Errorf("%s[%d] is %d, want %d to 2^28: %w", f.name, i, f.value, f.least, snug.ErrShape)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 // PoolShape says what a pooling is. Of the arrays the first Dims elements count, the outermost dimension first; the others are
 // 0. Batch may be 0; Channels and Size are at least 1, and so is Kernel, unless Adaptive is set. Other fields of 0 mean PyTorch's
-// defaults. No number is above 2^30.
+// defaults. No number is above 2^28.
 type PoolShape struct {
 	Batch, Channels int
 
@@ -73,7 +73,7 @@ func (p *PoolShape) check() error {
 		}
 		w := p.windows(i)
 		if w.extent() > maxField {
-			return fmt.Errorf("the windows have %d elements in dimension %d, want at most 2^30: %w", w.extent(), i, snug.ErrShape)
+			return fmt.Errorf("the windows have %d elements in dimension %d, want at most 2^28: %w", w.extent(), i, snug.ErrShape)
 		}
 		for _, f := range [...]field{{name: "PadBefore", value: p.PadBefore[i]}, {name: "PadAfter", value: p.PadAfter[i]}} {
 			if int64(f.value) > w.extent()/2 {
@@ -81,11 +81,11 @@ func (p *PoolShape) check() error {
 			}
 		}
 		if n := w.count(p.Ceil); n < 1 || n > maxField {
-			return fmt.Errorf("y's size [%d] would be %d, want 1 to 2^30: %w", i, n, snug.ErrShape)
+			return fmt.Errorf("y's size [%d] would be %d, want 1 to 2^28: %w", i, n, snug.ErrShape)
 		}
 	}
 	if p.xLen() > maxLen || p.yLen() > maxLen || p.taps() > maxField {
-		return fmt.Errorf("more elements than memory can hold, or more than 2^30 in a window: %w", snug.ErrShape)
+		return fmt.Errorf("more elements than memory can hold, or more than 2^28 in a window: %w", snug.ErrShape)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (i Interpolation) String() string {
 }
 
 // ResizeShape says what a resize is. Of the arrays the first Dims elements count, the outermost dimension first; the others are 0.
-// Batch may be 0; Channels, Size and Out are at least 1. No number is above 2^30.
+// Batch may be 0; Channels, Size and Out are at least 1. No number is above 2^28.
 type ResizeShape struct {
 	Batch, Channels int
 

@@ -35,6 +35,9 @@ type Attention struct {
 // name.v and name.out, each with .weight; name.out begins as 0. width is a multiple of heads, and heads of kvHeads.
 func NewAttention(name string, width, heads, kvHeads int) *Attention {
 	dim := width / max(1, heads)
+	if dim*heads != width {
+		dim = 0 // which Width refuses
+	}
 	a := &Attention{
 		Norm: *NewRMSNorm(name+".norm", width), Heads: heads, KVHeads: kvHeads, HeadDim: dim, Scale: 1 / math.Sqrt(float64(max(1, dim))),
 		Out: []Linear{*newLast(name+".out", heads*dim, width)},
@@ -54,7 +57,7 @@ func (b *Attention) Width(in int) (int, error) {
 	case b == nil || len(b.QKV) != 1 && len(b.QKV) != 3 || len(b.Out) != 1:
 		return 0, fmt.Errorf("layers: an Attention without QKV or Out: %w", snug.ErrConfig)
 	case b.Heads < 1 || b.KVHeads < 1 || b.HeadDim < 1 || b.Heads%b.KVHeads != 0:
-		return 0, fmt.Errorf("layers: an Attention of %d heads and %d of keys, of %d elements: want a multiple: %w", b.Heads, b.KVHeads, b.HeadDim, snug.ErrConfig)
+		return 0, fmt.Errorf("layers: an Attention of %d heads and %d of keys, of %d elements: want heads that divide the width, and a multiple of those of keys: %w", b.Heads, b.KVHeads, b.HeadDim, snug.ErrConfig)
 	case b.Plain && (b.Bidirectional || b.Softcap != 0):
 		return 0, fmt.Errorf("layers: a Plain Attention goes without Bidirectional and Softcap: %w", snug.ErrConfig)
 	case b.QNorm.Weight == nil && b.KNorm.Weight != nil:

@@ -16,6 +16,12 @@
 // [Loss]: the parameters in its Trainable are what quant8, accum and offload know by their names, and Backprop adds their gradients
 // to any train.Window.
 //
+// # Rows
+//
+// An activation is a matrix of rows. For attention and embeddings a row is a token; for convolutions, poolings and norms of images it is
+// a whole image with all its channels, of which a Linear behind them reads all elements. Layers keep the number of rows, so that one
+// model has either rows that are tokens or rows that are images; a [Decoder] joins two models.
+//
 // # A layer of your own
 //
 // A type with the methods of [Layer] goes wherever the layers of this package do. Its operations run in a [Pass]: Get and Put are memory

@@ -59,7 +59,7 @@ type Model struct {
 // see [Model.SetPlan].
 //
 // The error wraps [snug.ErrConfig] for a nil loss, no layers or a nil layer, for parameters that are nil, without a name or with the
-// name of another, and for a layer with a Buffer that is in the model twice. It wraps [snug.ErrShape] for layers that do not fit
+// name of another, and for a layer with a Buffer that is in the model twice, and for two Dropouts with one Number. It wraps [snug.ErrShape] for layers that do not fit
 // each other, otherwise [snug.ErrDType], [snug.ErrDevice] or [snug.ErrNoMemory].
 func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	if loss == nil || width < 0 {
@@ -88,7 +88,7 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 		m.chain.Stages = append(m.chain.Stages, stage{l, p, i == 0, newCounted(o.Monitor, stageName(i, l))})
 	}
 	if err = m.makeParams(); err == nil {
-		err = m.makeBalances(list)
+		err = m.collect(list, map[uint64]bool{})
 	}
 	if err == nil {
 		err = errors.Unwrap(m.SetPlan(remat.Plan{}))
@@ -99,12 +99,18 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	return m, nil
 }
 
-// makeBalances lists the balances of the [Experts] in a list of layers, and in the layers inside of these.
-func (m *Model) makeBalances(list []Layer) (err error) {
+// collect lists the balances of the [Experts] in a list of layers, and in the layers inside of these, and checks the numbers of
+// dropouts.
+func (m *Model) collect(list []Layer, dropouts map[uint64]bool) (err error) {
 	for _, l := range list {
 		switch l := l.(type) {
 		case interface{ inside() []Layer }:
-			err = cmp.Or(err, m.makeBalances(l.inside()))
+			err = cmp.Or(err, m.collect(l.inside(), dropouts))
+		case Dropout:
+			if l.P > 0 && dropouts[l.Number] {
+				err = cmp.Or(err, fmt.Errorf("two Dropouts have the Number %d, so that their masks are equal: %w", l.Number, snug.ErrConfig))
+			}
+			dropouts[l.Number] = dropouts[l.Number] || l.P > 0
 		case *Experts:
 			if l.Balance != nil && !slices.Contains(m.balances, l.Balance) {
 				m.balances = append(m.balances, l.Balance)

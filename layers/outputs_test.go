@@ -90,3 +90,20 @@ func TestSumsOfBlocks(t *testing.T) {
 		})
 	}
 }
+
+// TestNumbersOfDropouts: two masks of one number would be equal.
+func TestNumbersOfDropouts(t *testing.T) {
+	build := func(a, b Dropout) error {
+		_, err := NewModel(4, MSE{}, Options{}, a, Residual{Sequential{NewLinear("a", 4, 4, true), b}})
+		return err
+	}
+	require.ErrorIs(t, build(Dropout{P: 0.1}, Dropout{P: 0.2}), snug.ErrConfig)
+	require.NoError(t, build(Dropout{P: 0.1}, Dropout{}))
+	require.NoError(t, build(Dropout{P: 0.1, Number: 1}, Dropout{P: 0.2, Number: 2}))
+}
+
+// TestHeadsDivideTheWidth: of NewAttention.
+func TestHeadsDivideTheWidth(t *testing.T) {
+	_, err := NewAttention("a", 5, 2, 2).Width(5)
+	require.ErrorIs(t, err, snug.ErrConfig)
+}

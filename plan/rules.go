@@ -63,7 +63,7 @@ func (r Run) CheckStep(o quant8.Traits, trained snug.DType, ranks bool) error {
 func CheckUnit(o quant8.Traits, name string, n int64, matrix, cpu, mastered bool, page int) error {
 	switch {
 	case o.MatricesOnly && !matrix:
-		return fmt.Errorf("parameter %s is no matrix of a layer, which the optimizer %s wants: %w", name, o.Name, snug.ErrConfig)
+		return fmt.Errorf("parameter %s is no matrix of a layer, which the optimizer %s wants: give vectors, embeddings and the output layer to another rule: %w", name, o.Name, snug.ErrConfig)
 	case o.Unit == quant8.Element || o.Unit == quant8.Matrix && !matrix:
 	case !cpu && !o.Devices:
 		return fmt.Errorf("%s: %w", o.Conflict("parameter "+name+" on a device", quant8.OnDevice), snug.ErrDevice)
