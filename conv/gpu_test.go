@@ -36,6 +36,9 @@ func TestDefinitionOnGPU(t *testing.T) {
 	}
 }
 
+// toAligned is the lead with which vectors begin at a multiple of 16 bytes: buffers of kerneltest begin at element 7.
+const toAligned = 9
+
 // TestNeighboursOnGPU: kernels bring 8 neighbours at a time of vectors that begin at multiples of 16 bytes. Rows, channels and positions
 // are multiples of 8 or not, and fill tiles or not.
 //

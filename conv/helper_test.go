@@ -192,9 +192,6 @@ func put(t *testing.T, p kerneltest.Backend, dt snug.DType, lead int, x []float3
 // Get returns the elements.
 func (v vector) Get() []float32 { return v.all.Get()[v.lead:] }
 
-// toAligned is the lead with which vectors begin at a multiple of 16 bytes: buffers of kerneltest begin at element 7.
-const toAligned = 9
-
 // check calls all functions on a backend and compares with the definition.
 func check(t *testing.T, p kerneltest.Backend, s Shape, dt snug.DType, o operands, want results, into snug.Into) {
 	t.Helper()
