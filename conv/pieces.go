@@ -4,7 +4,7 @@ import "github.com/snug-ml/snug/internal/patch"
 
 // pieceList lists what taps t0 to t1-1 read for positions, as pieces, in parts that there is room for. Element j of a
 // run goes to panel j/panel, at j%panel of the row of its tap. Where the source is as large as the result, pieces go on over the ends
-// of lines: what a tap reads lies side by side, but for the padding.
+// of lines: what a tap reads lies side by side, except for the padding.
 type pieceList struct {
 	from     runs
 	t0, t1   int
