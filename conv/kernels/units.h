@@ -33,11 +33,15 @@ template <class T> struct Units {
     static DEVICE_MEMBER u32 step_of(bool across, u32 self, u32 i) { return across ? self / SIDE + i * (256 / SIDE) : self % DEPTH; }
 
     static DEVICE_MEMBER T left_of(PRIVATE const Source<T>& s, u32 row, u32 other) {
-        return row < s.rows && other != NONE ? s.left[row * s.row + other] : T{0};
+        T x = T{0};
+        if (row < s.rows && other != NONE) x = s.left[row * s.row + other];
+        return x;
     }
 
     static DEVICE_MEMBER T right_of(PRIVATE const Source<T>& s, Line line, Step at) {
-        return is_inside(s, line, at) ? s.right[line.at + at.at] : narrow<T>(line.fill);
+        T x = narrow<T>(line.fill);
+        if (is_inside(s, line, at)) x = s.right[line.at + at.at];
+        return x;
     }
 
     // begin begins to bring the elements of DEPTH steps to a buffer.
