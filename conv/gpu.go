@@ -16,7 +16,7 @@ var kernels = gpu.Module{Name: "conv"}
 // threads is the number of threads in a thread block.
 const threads = 256
 
-// launch queues a kernel with so many thread blocks on params and operands, which are in the order of the kernel's parameters.
+// launch queues a kernel with so many thread blocks. params and operands have the order of the kernel's parameters.
 func launch[P any](q gpu.Launcher, name string, blocks [3]int, params P, operands ...*snug.View) error {
 	mems := make([]driver.Mem, len(operands))
 	for i, v := range operands {

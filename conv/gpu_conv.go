@@ -47,7 +47,7 @@ const busy = 128
 // fewChannels is the most channels of the result in each of several groups for which a thread computes one element, without tiles.
 const fewChannels = 4
 
-// tiles returns the number of tiles in a result of so many channels (results) and positions (lines).
+// tiles returns how many tiles a result has: results is its number of channels, lines that of its positions.
 func (f *tileForm) tiles(results, lines int) int {
 	return gpu.CeilDiv(results, f.rows) * gpu.CeilDiv(lines, f.cols)
 }

@@ -198,7 +198,7 @@ func check(t *testing.T, p kerneltest.Backend, s Shape, dt snug.DType, o operand
 	checkAt(t, p, s, dt, 0, o, want, into)
 }
 
-// checkAt is check with vectors behind so many elements of their buffers.
+// checkAt is check with vectors that begin at element lead of their buffers.
 func checkAt(t *testing.T, p kerneltest.Backend, s Shape, dt snug.DType, lead int, o operands, want results, into snug.Into) {
 	t.Helper()
 	require.NoError(t, s.Check(), "%+v", s)

@@ -16,7 +16,7 @@ const (
 	wantBlocks = 256  // thread blocks
 	leastPart  = 1024 // positions of a part
 	mostParts  = 64
-	fewRows    = 4 // of y in each of several groups: up to so many, a thread block sums one column at a time, without tiles
+	fewRows    = 4 // a group of up to so many channels of y is summed a column at a time, without tiles, if there are several groups
 )
 
 // weightPass is one product on a GPU: for the gradient of the weights, of the bias, or of both.

@@ -59,7 +59,8 @@ type Model struct {
 // see [Model.SetPlan].
 //
 // The error wraps [snug.ErrConfig] for a nil loss, no layers or a nil layer, for parameters that are nil, without a name or with the
-// name of another, and for a layer with a Buffer that is in the model twice, and for two Dropouts with one Number. It wraps [snug.ErrShape] for layers that do not fit
+// name of another, for a layer with a Buffer that is in the model twice, and for two Dropouts with one Number. It wraps
+// [snug.ErrShape] for layers that do not fit
 // each other, otherwise [snug.ErrDType], [snug.ErrDevice] or [snug.ErrNoMemory].
 func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 	if loss == nil || width < 0 {
@@ -106,6 +107,8 @@ func (m *Model) collect(list []Layer, dropouts map[uint64]bool) (err error) {
 		switch l := l.(type) {
 		case interface{ inside() []Layer }:
 			err = cmp.Or(err, m.collect(l.inside(), dropouts))
+		case *Dropout:
+			err = cmp.Or(err, m.collect([]Layer{*l}, dropouts))
 		case Dropout:
 			if l.P > 0 && dropouts[l.Number] {
 				err = cmp.Or(err, fmt.Errorf("two Dropouts have the Number %d, so that their masks are equal: %w", l.Number, snug.ErrConfig))

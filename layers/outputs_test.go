@@ -98,6 +98,8 @@ func TestNumbersOfDropouts(t *testing.T) {
 		return err
 	}
 	require.ErrorIs(t, build(Dropout{P: 0.1}, Dropout{P: 0.2}), snug.ErrConfig)
+	_, err := NewModel(4, MSE{}, Options{}, &Dropout{P: 0.1}, NewLinear("a", 4, 4, true), &Dropout{P: 0.1})
+	require.ErrorIs(t, err, snug.ErrConfig)
 	require.NoError(t, build(Dropout{P: 0.1}, Dropout{}))
 	require.NoError(t, build(Dropout{P: 0.1, Number: 1}, Dropout{P: 0.2, Number: 2}))
 }

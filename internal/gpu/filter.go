@@ -71,7 +71,7 @@ func instructions(cubin []byte) (from, to int) {
 // packPTX returns PTX with differences for numbers.
 func packPTX(text []byte) ([]byte, bool) { return renumber(nil, text, true, math.MaxInt) }
 
-// unpackPTX appends to out, which has room for it, the PTX of which packPTX made text. It reports whether it has size bytes.
+// unpackPTX undoes packPTX: it appends the PTX to out, whose capacity is large enough, and reports whether the PTX has size bytes.
 func unpackPTX(out, text []byte, size int) ([]byte, bool) {
 	out, ok := renumber(out, text, false, size)
 	return out, ok && len(out) == size
