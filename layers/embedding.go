@@ -9,8 +9,8 @@ import (
 	"github.com/x448/float16"
 )
 
-// Embedding is the first layer of a chain: for each of the batch's tokens a row of a table, times Scale, and with
-// Positions plus a row for its position. It does not read its input.
+// Embedding is the first layer of a chain: for each of the batch's tokens a row of a table, with Positions plus a row for its
+// position, times Scale. The batch's [Embeddings] take the place of rows of the table. It does not read its input.
 type Embedding struct {
 	Table     *Param // [tokens, width]
 	Positions *Param // [positions, width]; nil for none
@@ -29,20 +29,27 @@ func (e *Embedding) Forward(p *Pass, _ *Tensor) *Tensor {
 		return &Tensor{}
 	}
 	dim := e.Table.Shape[1]
-	y := p.Get(dim)
+	y, vectors := p.Get(dim), &p.Batch.Embeddings
+	p.Do(func() error { return vectors.Check(p.rows, dim, p.DType, p.dev) })
 	p.Do(func() error {
 		return e.Table.With(false, func(table snug.View) error {
 			if e.Positions == nil {
 				return fused.Embedding(y.View, table, p.Batch.Tokens, part(table, 0, 0), nil, dim)
 			}
 			return e.Positions.With(false, func(positions snug.View) error {
-				return fused.Embedding(y.View, table, p.Batch.Tokens, positions, p.Batch.Positions, dim)
+				if err := fused.Embedding(y.View, table, p.Batch.Tokens, positions, p.Batch.Positions, dim); err != nil {
+					return err
+				}
+				return vectors.runs(func(_, row, n int) error { // which have their position there, before they are added
+					return fused.Embedding(rowsOf(y.View, p.rows, row, n), positions, p.Batch.Positions[row:][:n], part(table, 0, 0), nil, dim)
+				})
 			})
 		})
 	})
 	if scale := e.scale(p); scale != 1 {
 		p.Do(func() error { return multiply(y.View, p.rows*dim, scale) })
 	}
+	p.Do(func() error { return vectors.copyTo(p, y.View, e.Positions != nil) })
 	return y
 }
 
@@ -57,26 +64,33 @@ func (e *Embedding) scale(p *Pass) float32 {
 	return e.Scale
 }
 
-// gradients adds to the gradients of the table and of the positions.
+// gradients adds to the gradients of the table and of the positions, and sets the gradient of vectors in place of rows of the
+// table. It may clear rows of dy.
 func (e *Embedding) gradients(p *Pass, dy *Tensor) {
-	for _, t := range [...]struct {
-		w    *Param
-		rows []int32
-	}{{e.Table, p.Batch.Tokens}, {e.Positions, p.Batch.Positions}} {
-		if t.w == nil || !t.w.Trains {
-			continue
-		}
-		p.Do(func() error {
-			acc, into, err := p.Gradient(t.w)
-			if err != nil {
-				return err
-			}
-			into.Alpha = cmp.Or(into.Alpha, 1)
-			into.Alpha *= e.scale(p)
-			return fused.EmbeddingBackward(acc, dy.View, t.rows, t.w.Shape[1], into)
-		})
-		p.Done(t.w)
+	e.gradient(p, e.Positions, p.Batch.Positions, dy)
+	vectors := &p.Batch.Embeddings
+	p.Do(func() error { return vectors.takeGrad(p, dy.View) })
+	if e.Table.Trains {
+		p.Do(func() error { return vectors.clearRows(p, dy.View) })
 	}
+	e.gradient(p, e.Table, p.Batch.Tokens, dy)
+}
+
+// gradient adds the rows of dy to rows of the gradient of w.
+func (e *Embedding) gradient(p *Pass, w *Param, rows []int32, dy *Tensor) {
+	if w == nil || !w.Trains {
+		return
+	}
+	p.Do(func() error {
+		acc, into, err := p.Gradient(w)
+		if err != nil {
+			return err
+		}
+		into.Alpha = cmp.Or(into.Alpha, 1)
+		into.Alpha *= e.scale(p)
+		return fused.EmbeddingBackward(acc, dy.View, rows, w.Shape[1], into)
+	})
+	p.Done(w)
 }
 
 // Width implements [Layer].

@@ -35,24 +35,25 @@ type Options struct {
 
 // Batch is the shape of a micro-batch, with its tokens and positions.
 type Batch struct {
-	Rows      int
-	Sequences int
-	Longest   int     // rows of the longest sequence
-	Starts    []int   // unless nil, sequence i has the rows Starts[i] to Starts[i+1]-1; nil: all have Rows/Sequences
-	Tokens    []int32 // [Rows]: the input of an [Embedding]
-	Positions []int32 // [Rows]: the place of each row in its sequence, from 0
-	Group     int     // rows that [Pass.Cost] assumes for the expert with the most rows; 0: twice the mean
-	Draw      uint64  // with Options.Seed it determines the random numbers of dropout; below 2^48
+	Rows       int
+	Sequences  int
+	Longest    int        // rows of the longest sequence
+	Starts     []int      // unless nil, sequence i has the rows Starts[i] to Starts[i+1]-1; nil: all have Rows/Sequences
+	Tokens     []int32    // [Rows]: the input of an [Embedding]
+	Positions  []int32    // [Rows]: the place of each row in its sequence, from 0
+	Embeddings Embeddings // vectors in place of those of some tokens
+	Group      int        // rows that [Pass.Cost] assumes for the expert with the most rows; 0: twice the mean
+	Draw       uint64     // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets Rows, Sequences, Longest, Starts and Positions. Without starts the rows are so many sequences of equal length, where 0
+// Shape sets Rows, Sequences, Longest, Starts and Positions, and no Embeddings. Without starts the rows are so many sequences of equal length, where 0
 // stands for 1. With starts, the argument sequences is ignored. The error wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	defer fault.Named(&err, "layers: Shape")
 	if c == nil || rows < 1 {
 		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
 	}
-	c.Rows, c.Sequences, c.Starts, c.Longest = rows, max(1, sequences), starts, 0
+	c.Rows, c.Sequences, c.Starts, c.Longest, c.Embeddings = rows, max(1, sequences), starts, 0, Embeddings{}
 	c.Positions = c.Positions[:0]
 	if starts == nil {
 		if rows%c.Sequences != 0 {

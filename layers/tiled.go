@@ -108,6 +108,7 @@ func (c Batch) rows(lo, n int) Batch {
 	if len(c.Tokens) == c.Rows {
 		part.Tokens = c.Tokens[lo:][:n]
 	}
+	part.Embeddings = c.Embeddings.Part(lo, n)
 	if len(c.Positions) == c.Rows {
 		part.Positions = c.Positions[lo:][:n]
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/snug-ml/snug/layers"
 )
 
+// Embeddings are vectors in place of the embeddings of tokens, see [layers.Embeddings].
+type Embeddings = layers.Embeddings
+
 // Batch is the tokens of one pass: sequences one after the other, without padding.
 type Batch struct {
 	Tokens []int32
@@ -33,6 +36,12 @@ type Batch struct {
 	// pad_token_id gives its embedding no gradient where it is read, also where it ends a turn or a text and is no padding;
 	// where head and embedding are one matrix, the row has the gradient of the head there.
 	Starts []int
+	// Embeddings are vectors in place of the embeddings of some tokens, such as the output of a tower of images, with Dim
+	// elements each. The tokens there, a placeholder's for example, are in the vocabulary, and get no gradient of the embedding from there; a
+	// tied head has its gradient as ever. Vectors are not multiplied by Config.EmbeddingScale, and learned positions are
+	// added. With a Grad the backward pass goes down to the first layer, also where nothing trains there; the same then
+	// holds for the batches of all ranks whose weights are in one accum.Pages. Where no label counts, Grad becomes zeros.
+	Embeddings Embeddings
 	// Temperature, unless 0, divides the logits of LogProbs and BackpropLogProbs: the temperature that the labels were
 	// sampled at. Other methods refuse it.
 	Temperature float32
@@ -87,8 +96,24 @@ func (m *Model) begin(b Batch) error {
 	if m.config.LearnedPositions && m.pass.Batch.Longest > m.config.Context {
 		return fmt.Errorf("a sequence of %d tokens, and the model has %d positions: %w", m.pass.Batch.Longest, m.config.Context, snug.ErrShape)
 	}
-	m.pass.Batch.Tokens, m.pass.Batch.Draw = b.Tokens, b.Draw
+	if err := m.checkEmbeddings(b); err != nil {
+		return err
+	}
+	m.pass.Batch.Tokens, m.pass.Batch.Embeddings, m.pass.Batch.Draw = b.Tokens, b.Embeddings, b.Draw
 	return m.prepare(m.pass.Batch.Longest, m.pass.Batch.Longest)
+}
+
+// checkEmbeddings checks the vectors of a batch.
+func (m *Model) checkEmbeddings(b Batch) error {
+	return errors.Unwrap(b.Embeddings.Check(len(b.Tokens), m.config.Dim, m.dtype, m.dev)) // without the name of package layers
+}
+
+// withoutLabels is the backward pass of a batch of weight 0.
+func (m *Model) withoutLabels(b Batch) error {
+	if err := m.checkEmbeddings(b); err != nil {
+		return err
+	}
+	return b.Embeddings.ZeroGrad()
 }
 
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first

@@ -20,6 +20,9 @@ type Distillation struct {
 	Teacher *Model
 	// Weight is the share of the divergence in the loss, above 0 and up to 1. The rest is cross-entropy.
 	Weight float32
+	// Embeddings are the vectors of the teacher where the batch has Embeddings. Without any they are those of the batch, for
+	// a teacher of the same width. The teacher has no gradient, and leaves a Grad alone.
+	Embeddings Embeddings
 	// Temperature divides the logits of both models in the divergence, from 2^-20 to 2^20; 0 is 1.
 	Temperature float32
 }
@@ -54,8 +57,11 @@ func (m *Model) BackpropDistill(ctx context.Context, b Batch, scale float32, d D
 		return fused.Loss{}, err
 	}
 	weight, err := m.beginDistill(ctx, b, d)
-	if err != nil || weight == 0 {
+	if err != nil {
 		return fused.Loss{}, err
+	}
+	if weight == 0 {
+		return fused.Loss{}, m.withoutLabels(b)
 	}
 	defer m.endDistill()
 	m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: scale / float32(weight)}
@@ -116,7 +122,19 @@ func (m *Model) checkDistillation(b Batch, d *Distillation) error {
 	case t.dev != m.dev:
 		return fmt.Errorf("the teacher is on %s, and the student on %s: %w", t.dev.Name(), m.dev.Name(), snug.ErrDevice)
 	}
+	if err := t.checkEmbeddings(d.batch(b)); err != nil {
+		return fmt.Errorf("the teacher: %w", err)
+	}
 	return cmp.Or(m.labels(b), b.plain())
+}
+
+// batch returns the batch of the teacher.
+func (d *Distillation) batch(b Batch) Batch {
+	if len(d.Embeddings.Rows) > 0 {
+		b.Embeddings = d.Embeddings
+	}
+	b.Embeddings.Grad = snug.View{}
+	return b
 }
 
 // beginDistill checks and begins a batch, and runs the teacher forward. With a weight of 0 it has begun nothing.
@@ -150,7 +168,7 @@ func (m *Model) beginDistill(ctx context.Context, b Batch, d Distillation) (weig
 // teach runs the teacher forward and keeps its output.
 func (m *Model) teach(ctx context.Context, b Batch) (err error) {
 	t := m.distill.Teacher
-	if err := t.begin(b); err != nil {
+	if err := t.begin(m.distill.batch(b)); err != nil {
 		return fmt.Errorf("the teacher: %w", err)
 	}
 	if m.distill.hidden, err = t.hidden(ctx); err == nil {

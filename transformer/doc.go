@@ -88,16 +88,22 @@
 // product multiplies the rows and columns of the second shared matrix by them, so merge for generation.
 // AdapterOptions.ModulesToSave trains embeddings, the head or norms beside adapters of any kind.
 //
-// A batch has tokens, and no vectors in their place. A program that writes vectors of its own into rows of the embedding, for
-// reserved tokens, and reads the rows' gradients as those of its vectors, gets something else from a model with a tied head: the
-// gradient of the head lands on the same rows, and was 144 % of theirs in one model. Then save the head apart: untie the model
-// (Config.Tied false, with lm_head a copy of the embedding), and let only the embedding train.
-//
 // A DoRA adds 12 bytes for each output of a matrix: its magnitude, the norm of its row of W + s·B·A, and their
 // quotient. Every call computes the norms once, before the first product of a matrix, because the parameters may have
 // changed; that takes Rank multiply-adds for each element of the matrix. A [Generator] computes them when a text
 // begins. The backward step recomputes the outputs before the magnitudes, one more product for each adapted matrix, and
 // holds the outputs of one matrix at a time.
+//
+// # Vectors in place of tokens
+//
+// Batch.Embeddings puts vectors in place of the embeddings of some tokens, such as the output of a tower of images, and
+// says where their gradient goes. A program makes the vectors, calls [Model.Backprop], and goes on with the gradient:
+// the example of Batch is a train.Model that does so. The vectors need no rows of the embedding, which may be the head
+// too, and may train or not. The model copies none of them: a pass holds what it holds without vectors.
+//
+// testdata has what transformers computes with inputs_embeds for Llama, Gemma 3, Qwen2 and GPT-2. Logits differ by at
+// most 4e-7 of the largest, gradients of parameters by 2e-6 of their norms, and gradients of the vectors by 7e-7 of the
+// largest.
 //
 // # Generation
 //

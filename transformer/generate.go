@@ -44,6 +44,8 @@ type Generator struct {
 	free    []func() error
 	sampler *sampler
 	gather  [2][]int32 // positions of k and v of each row within packed rows
+	prompt  Batch      // of a running PromptBatch
+	begins  int        // its first token
 }
 
 // cache is the keys and values of a layer, each row KVHeads·HeadDim elements.
@@ -163,17 +165,53 @@ func (g *Generator) Prompt(ctx context.Context, tokens []int32) (err error) {
 	if err := g.usable(ctx); err != nil {
 		return err
 	}
+	if err := g.checkPrompt(tokens); err != nil {
+		return err
+	}
+	g.tokens = append(g.tokens, tokens...)
+	return g.compute(ctx, len(g.tokens)-1)
+}
+
+// PromptBatch is Prompt for the Tokens of a batch with Embeddings, of which it keeps nothing when it returns: it computes the
+// last token too. The batch has one sequence, and no Grad; Labels and Weights are not read.
+//
+// Errors are the errors of Prompt, and wrap [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice] or [snug.ErrConfig] for a batch that Evaluate would
+// refuse, or with more than one sequence.
+func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
+	defer fault.Named(&err, "transformer: PromptBatch")
+	if err := g.usable(ctx); err != nil {
+		return err
+	}
+	if err := g.checkPrompt(b.Tokens); err != nil {
+		return err
+	}
+	if b.Sequences > 1 || b.Starts != nil && len(b.Starts) != 2 {
+		return fmt.Errorf("the batch has %d sequences, want one: %w", max(b.Sequences, len(b.Starts)-1), snug.ErrConfig)
+	}
+	if b.Embeddings.Grad.Len() > 0 {
+		return fmt.Errorf("the embeddings have a Grad, and there is no backward pass: %w", snug.ErrConfig)
+	}
+	if err := cmp.Or(b.plain(), g.m.checkEmbeddings(b)); err != nil {
+		return err
+	}
+	if err := g.compute(ctx, len(g.tokens)); err != nil { // an earlier prompt's last token
+		return err
+	}
+	g.prompt, g.begins = b, len(g.tokens)
+	defer func() { g.prompt = Batch{} }()
+	g.tokens = append(g.tokens, b.Tokens...)
+	return g.compute(ctx, len(g.tokens))
+}
+
+// checkPrompt returns an error unless tokens can follow.
+func (g *Generator) checkPrompt(tokens []int32) error {
 	if len(tokens) == 0 {
 		return fmt.Errorf("the prompt has no tokens: %w", snug.ErrShape)
 	}
 	if have := len(g.tokens); len(tokens) > g.options.Context-have {
 		return fmt.Errorf("%d tokens after %d, and the Context has %d: %w", len(tokens), have, g.options.Context, snug.ErrShape)
 	}
-	if err := g.m.checkTokens(tokens); err != nil {
-		return err
-	}
-	g.tokens = append(g.tokens, tokens...)
-	return g.compute(ctx, len(g.tokens)-1)
+	return g.m.checkTokens(tokens)
 }
 
 // Next chooses the token after Tokens, appends it and returns it.
@@ -240,6 +278,9 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 		return err
 	}
 	defer m.end()
+	if len(g.prompt.Tokens) > 0 {
+		m.pass.Batch.Embeddings = g.prompt.Embeddings.Part(g.done-g.begins, rows)
+	}
 	m.turned = false
 	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
 	for i := range g.layers {

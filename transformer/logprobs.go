@@ -69,7 +69,7 @@ func (m *Model) BackpropLogProbs(ctx context.Context, b Batch, scale float32, de
 		return err
 	}
 	if b.Weight() == 0 {
-		return nil
+		return m.withoutLabels(b)
 	}
 	if err := m.beginProbs(b); err != nil {
 		return err

@@ -52,7 +52,7 @@ func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w Window) 
 	}
 	weight := b.Weight()
 	if weight == 0 {
-		return fused.Loss{}, nil
+		return fused.Loss{}, m.withoutLabels(b)
 	}
 	if err := m.begin(b); err != nil {
 		return fused.Loss{}, err
@@ -126,6 +126,7 @@ func (m *Model) end() {
 	m.balance.End()
 	m.options.Monitor.Enter(meter.Idle, "")
 	m.backward, m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = call{}, nil, nil, nil
+	m.pass.Batch.Embeddings = Embeddings{}
 	m.counted.labels, m.counted.weights = nil, nil
 }
 

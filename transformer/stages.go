@@ -81,7 +81,7 @@ func (s *stage) Resave(ctx context.Context, x *tensor) (saved, error) {
 // embedding.
 func (s *stage) Backward(ctx context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
 	p := s.begins(ctx, s.index, meter.Backward)
-	if s.index >= s.first {
+	if s.index >= s.lowest() {
 		p, x = s.begin(ctx, meter.Backward, x)
 		d = s.half.Backward(p, x, kept, d)
 		s.end(p, x)
@@ -268,6 +268,14 @@ func (c *Config) router() fused.Router {
 }
 
 var activations = map[Activation]layers.Activation{SiLU: layers.SiLU, GELUTanh: layers.GELUTanh, GELU: layers.GELU}
+
+// lowest returns the first stage whose backward step computes, for this batch.
+func (m *Model) lowest() int {
+	if m.pass.Batch.Embeddings.Grad.Len() > 0 {
+		return 0
+	}
+	return m.first
+}
 
 // firstTrained returns the first stage whose input needs a gradient: the stages before it and
 // the embedding are frozen.
