@@ -37,6 +37,45 @@ var (
 	Tanh        = pointwise(fused.Tanh)
 )
 
+// QuickGELU is x·sigmoid(1.702·x), the activation of OpenAI's CLIP, without a gate. On 16-bit types 1.702·x is rounded.
+var QuickGELU = Activation{unbiased: true, overwrites: true, plain: quickGELU, plainBackward: quickGELUBackward}
+
+const quick = 1.702
+
+func quickGELU(out, x, bias snug.View) (err error) {
+	if bias.Len() > 0 {
+		err = fused.BiasAdd(out, x, bias)
+	} else if out != x {
+		err = snug.Copy(out, x)
+	}
+	if err == nil {
+		err = multiply(out, out.Len(), quick)
+	}
+	if err == nil {
+		err = fused.Activate(out, out, fused.SiLU)
+	}
+	if err != nil {
+		return err
+	}
+	return multiply(out, out.Len(), 1./quick)
+}
+
+func quickGELUBackward(dx, dbias, dy, x, bias snug.View, into snug.Into, ws snug.View) (err error) {
+	if bias.Len() > 0 {
+		err = fused.BiasAdd(x, x, bias)
+	}
+	if err == nil {
+		err = multiply(x, x.Len(), quick)
+	}
+	if err == nil {
+		err = fused.ActivateBackward(dx, dy, x, fused.SiLU)
+	}
+	if err != nil || dbias.Len() == 0 {
+		return err
+	}
+	return fused.BiasAddBackward(dbias, dx, into, ws)
+}
+
 // LeakyReLU is x for x > 0, else slope·x.
 func LeakyReLU(slope float32) Activation { return pointwise(fused.LeakyReLU(slope)) }
 

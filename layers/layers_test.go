@@ -88,6 +88,7 @@ var function = map[string]func(x float64) float64{
 	"tanh": func(x float64) float64 {
 		return x * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))) / 2
 	},
+	"quick":      func(x float64) float64 { return x / (1 + math.Exp(-1.702*x)) },
 	"square":     func(x float64) float64 { return max(x, 0) * max(x, 0) },
 	"relu":       func(x float64) float64 { return max(x, 0) },
 	"relu6":      func(x float64) float64 { return min(max(x, 0), 6) },
@@ -367,7 +368,7 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		}
 		return n
 	}
-	plain := map[string]Activation{"gelu": GELU, "tanh": GELUTanh, "square": square, "relu": ReLU, "relu6": ReLU6, "leaky": LeakyReLU(0.25), "hard swish": HardSwish,
+	plain := map[string]Activation{"gelu": GELU, "tanh": GELUTanh, "quick": QuickGELU, "square": square, "relu": ReLU, "relu6": ReLU6, "leaky": LeakyReLU(0.25), "hard swish": HardSwish,
 		"sigmoid": Sigmoid, "tangent": Tanh, "silu": SiLU}
 	if flip("Go") {
 		plain["square"] = SquaredReLU
