@@ -2,8 +2,10 @@ package layers
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -15,22 +17,37 @@ type Angles struct {
 	known     int     // positions in the table
 	length    int     // sequence length for which the frequencies of a dynamic rope were made
 	attention float64 // factor of sines and cosines
+	inverse   []float32
+
+	rows    scratch   // angles of the rows of a batch with positions in three axes
+	numbers []int32   // 0, 1, ...: their places there
+	host    []float32 // the same on the host, of a device
+	made    madeRows
+}
+
+// madeRows says which rows there are angles of.
+type madeRows struct {
+	pass   *Pass
+	batch  uint64
+	first  *int32
+	rows   int
+	length int
 }
 
 // NewAngles returns the angles of a rope on a device, nil for the CPU.
 func NewAngles(r Rope, dev *snug.Device) *Angles {
 	dev = cmp.Or(dev, snug.CPU())
-	return &Angles{rope: r, table: scratch{dev: dev, dt: snug.F32}}
+	return &Angles{rope: r, table: scratch{dev: dev, dt: snug.F32}, rows: scratch{dev: dev, dt: snug.F32}}
 }
 
 // Rope returns the rope.
 func (a *Angles) Rope() Rope { return a.rope }
 
-// Bytes returns the bytes of the table.
-func (a *Angles) Bytes() int64 { return a.table.bytes() }
+// Bytes returns the bytes of the table, and of the angles of rows with positions in three axes, Dim float32 each.
+func (a *Angles) Bytes() int64 { return a.table.bytes() + a.rows.bytes() }
 
-// Close frees the table.
-func (a *Angles) Close() error { return a.table.close() }
+// Close frees them.
+func (a *Angles) Close() error { return errors.Join(a.table.close(), a.rows.close()) }
 
 // Prepare fills the table for sequences of up to n tokens. A dynamic rope has the frequencies for the longest sequence
 // of the batch, as in a fresh model of transformers.
@@ -55,8 +72,7 @@ func (a *Angles) Prepare(n int) error {
 	for p := range n {
 		row := host[p*dim : (p+1)*dim]
 		for i, f := range inverse {
-			sin, cos := math.Sincos(float64(float32(p) * f)) // the angle is float32 in transformers
-			row[i], row[half+i] = float32(cos), float32(sin)
+			row[i], row[half+i] = turn(int32(p), f)
 		}
 	}
 	a.known = 0
@@ -66,6 +82,72 @@ func (a *Angles) Prepare(n int) error {
 	if err := snug.Copy(part(a.table.v, 0, len(host)), host); err != nil {
 		return err
 	}
-	a.known, a.length, a.attention = n, length, attention
+	a.known, a.length, a.attention, a.inverse = n, length, attention, inverse
 	return nil
+}
+
+// turn returns the cosine and the sine of an angle, which is float32 in transformers.
+func turn(position int32, frequency float32) (cos, sin float32) {
+	s, c := math.Sincos(float64(float32(position) * frequency))
+	return float32(c), float32(s)
+}
+
+// PrepareBatch prepares for the batch of a pass, if its positions are in three axes: it makes a row of angles for each row of the
+// batch. Attention does so if nobody has. The error wraps [snug.ErrConfig] for a rope without Sections.
+func (a *Angles) PrepareBatch(p *Pass) error {
+	if a == nil || !p.made() || p.Batch.Axes == nil {
+		return nil
+	}
+	_, _, err := a.of(p)
+	return err
+}
+
+// of returns the table for the batch of a pass, and the places of its rows in the table.
+func (a *Angles) of(p *Pass) (angles snug.View, places []int32, err error) {
+	b := &p.Batch
+	if err := a.Prepare(b.reach()); err != nil || b.Axes == nil {
+		return a.table.v, b.Positions, err
+	}
+	if a.rope.Sections == [3]int{} {
+		return none32, nil, fmt.Errorf("positions in three axes, and a rope without Sections: %w", snug.ErrConfig)
+	}
+	made := madeRows{p, p.batches, &b.Axes[0][0], b.Rows, a.length}
+	if made != a.made {
+		if err := a.makeRows(b); err != nil {
+			return none32, nil, err
+		}
+		a.made = made
+	}
+	return part(a.rows.v, 0, b.Rows*a.rope.Dim), a.numbers[:b.Rows], nil
+}
+
+// makeRows makes the angles of each row: its position in the axis of a pair of elements, times the pair's frequency.
+func (a *Angles) makeRows(b *Batch) error {
+	a.made = madeRows{}
+	dim, half := a.rope.Dim, a.rope.Dim/2
+	if b.Rows > math.MaxInt/4/dim {
+		return fmt.Errorf("angles of %d rows are too many: %w", b.Rows, snug.ErrShape)
+	}
+	n := b.Rows * dim
+	if err := a.rows.grow(n); err != nil {
+		return err
+	}
+	host := a.rows.v.Float32s()
+	if host == nil {
+		a.host = slices.Grow(a.host[:0], n)
+		host = a.host[:n]
+	}
+	for i, f := range a.inverse {
+		of := b.Axes[a.rope.axis(i)]
+		for r, position := range of {
+			host[r*dim+i], host[r*dim+half+i] = turn(position, f)
+		}
+	}
+	for i := len(a.numbers); i < b.Rows; i++ {
+		a.numbers = append(a.numbers, int32(i))
+	}
+	if a.rows.dev.IsCPU() {
+		return nil
+	}
+	return snug.Copy(part(a.rows.v, 0, n), host[:n])
 }

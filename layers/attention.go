@@ -309,25 +309,23 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 }
 
 // rotate turns the heads of x by their positions.
-func (b *Attention) rotate(p *Pass, x *Tensor, heads int) {
-	if b.Rope == nil {
-		return
-	}
-	p.Do(func() error {
-		if err := b.Rope.Prepare(p.Batch.Longest); err != nil {
-			return err
-		}
-		return fused.Rotary(x.View, b.Rope.table.v, p.Batch.Positions, fused.RotaryOptions{Heads: heads, Dim: b.HeadDim})
-	})
-}
+func (b *Attention) rotate(p *Pass, x *Tensor, heads int) { b.turn(p, x, heads, fused.Rotary) }
 
 // rotateBack turns the gradient of rotate's result.
 func (b *Attention) rotateBack(p *Pass, dx *Tensor, heads int) {
+	b.turn(p, dx, heads, fused.RotaryBackward)
+}
+
+func (b *Attention) turn(p *Pass, x *Tensor, heads int, turn func(x, angles snug.View, positions []int32, c fused.RotaryOptions) error) {
 	if b.Rope == nil {
 		return
 	}
 	p.Do(func() error {
-		return fused.RotaryBackward(dx.View, b.Rope.table.v, p.Batch.Positions, fused.RotaryOptions{Heads: heads, Dim: b.HeadDim})
+		angles, positions, err := b.Rope.of(p)
+		if err != nil {
+			return err
+		}
+		return turn(x.View, angles, positions, fused.RotaryOptions{Heads: heads, Dim: b.HeadDim})
 	})
 }
 

@@ -42,18 +42,23 @@ type Batch struct {
 	Tokens     []int32    // [Rows]: the input of an [Embedding]
 	Positions  []int32    // [Rows]: the place of each row in its sequence, from 0
 	Embeddings Embeddings // vectors in place of those of some tokens
-	Group      int        // rows that [Pass.Cost] assumes for the expert with the most rows; 0: twice the mean
-	Draw       uint64     // with Options.Seed it determines the random numbers of dropout; below 2^48
+	// Axes are the positions of each row in three axes, for a Rope with Sections; nil: all are Positions.
+	Axes [][]int32
+	// Reach is more than any position in Positions and Axes; 0: Longest.
+	Reach int
+	Group int    // rows that [Pass.Cost] assumes for the expert with the most rows; 0: twice the mean
+	Draw  uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets Rows, Sequences, Longest, Starts and Positions, and no Embeddings. Without starts the rows are so many sequences of equal length, where 0
+// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Axes and Reach. Without starts the rows are so many sequences of equal length, where 0
 // stands for 1. With starts, the argument sequences is ignored. The error wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	defer fault.Named(&err, "layers: Shape")
 	if c == nil || rows < 1 {
 		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
 	}
-	c.Rows, c.Sequences, c.Starts, c.Longest, c.Embeddings = rows, max(1, sequences), starts, 0, Embeddings{}
+	c.Rows, c.Sequences, c.Starts, c.Longest = rows, max(1, sequences), starts, 0
+	c.Embeddings, c.Axes, c.Reach = Embeddings{}, nil, 0
 	c.Positions = c.Positions[:0]
 	if starts == nil {
 		if rows%c.Sequences != 0 {
@@ -83,6 +88,36 @@ func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	return nil
 }
 
+// Place sets Positions, Axes and Reach after Shape: one list has the position of each row, three have its positions in the axes of a
+// Rope with Sections. It keeps three lists. The error wraps [snug.ErrShape] for another number of lists or of
+// positions, and for one that is not 0 to most-1.
+func (c *Batch) Place(positions [][]int32, most int) (err error) {
+	defer fault.Named(&err, "layers: Place")
+	if c == nil || len(positions) != 1 && len(positions) != 3 {
+		return fmt.Errorf("positions in %d axes, want 1 or 3: %w", len(positions), snug.ErrShape)
+	}
+	reach := int32(0)
+	for axis, list := range positions {
+		if len(list) != c.Rows {
+			return fmt.Errorf("axis %d has %d positions, want one for each of %d rows: %w", axis, len(list), c.Rows, snug.ErrShape)
+		}
+		for i, at := range list {
+			if at < 0 || int(at) >= most {
+				return fmt.Errorf("position %d of axis %d is %d, want 0 to %d: %w", i, axis, at, most-1, snug.ErrShape)
+			}
+			reach = max(reach, at)
+		}
+	}
+	c.Positions, c.Reach, c.Axes = append(c.Positions[:0], positions[0]...), int(reach)+1, nil
+	if len(positions) == 3 {
+		c.Axes = positions
+	}
+	return nil
+}
+
+// reach returns more than any position.
+func (c *Batch) reach() int { return cmp.Or(c.Reach, c.Longest) }
+
 // Pass is what layers compute in: the batch, memory for activations, the window of gradients, and the first error. After an
 // error the layers do nothing. Memory grows to the needs of the largest batch and stays, so that a batch which is not larger than
 // an earlier one allocates nothing on the CPU. A Pass is not safe for concurrent use.
@@ -104,6 +139,7 @@ type Pass struct {
 	routed            routed
 	sets              []Saved // freed sets, to use again
 	kept              []*Tensor
+	batches           uint64     // how many have begun
 	owned             []*scratch // of layers, which Close frees
 }
 
@@ -137,6 +173,7 @@ func (p *Pass) counting(b Batch) *Pass {
 // Begin prepares for p.Batch: it clears the error and the peak of tensors in bytes.
 func (p *Pass) Begin() {
 	p.tile, p.Err, p.recomputes = tile{}, nil, false
+	p.batches++
 	p.pool.begin(p.Batch.Rows)
 }
 

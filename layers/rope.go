@@ -39,6 +39,12 @@ type Rope struct {
 	MScale            float64 // yarn: MScale and MScaleAllDim weigh ln(Factor) in the AttentionFactor
 	MScaleAllDim      float64
 	NoTruncate        bool // yarn: the ends of the ramp over the dimensions are not rounded to whole dimensions
+
+	// Sections says how many of the Dim/2 pairs of elements turn by the position in each of three axes (Wang et al. 2024,
+	// arXiv:2409.12191): the mrope_section of Qwen2-VL and its successors, for time, height and width. The pairs of an axis
+	// follow each other, or with Spread axes 1 and 2 have every third pair, as in Qwen3-VL. Zeros: there is one axis.
+	Sections [3]int
+	Spread   bool
 }
 
 const maxDim = 1 << 28 // largest Dim of a rope
@@ -95,7 +101,32 @@ func (r Rope) Check() (err error) {
 	case r.Kind == RopeYarn && r.MaxPositions != 0, r.Kind == RopeYarn && (r.LowFreqFactor != 0 || r.HighFreqFactor != 0):
 		return bad("Kind", "a yarn with fields of another kind")
 	}
+	return r.checkSections()
+}
+
+func (r Rope) checkSections() error {
+	s := r.Sections
+	switch {
+	case s == [3]int{} && !r.Spread:
+	case min(s[0], s[1], s[2]) < 0 || max(s[0], s[1], s[2]) > r.Dim/2 || s[0]+s[1]+s[2] != r.Dim/2:
+		return bad("Sections", "%v, want %d pairs of elements in all", s, r.Dim/2)
+	case r.Spread && (3*s[1]-2 >= r.Dim/2 || 3*s[2]-1 >= r.Dim/2):
+		return bad("Sections", "%v, of which axes 1 and 2 have every third of %d pairs: want fewer", s, r.Dim/2)
+	}
 	return nil
+}
+
+// axis returns the axis whose position turns a pair of elements.
+func (r Rope) axis(pair int) int {
+	switch s := r.Sections; {
+	case r.Spread && pair%3 > 0 && pair < 3*s[pair%3]:
+		return pair % 3
+	case r.Spread || pair < s[0]:
+		return 0
+	case pair < s[0]+s[1]:
+		return 1
+	}
+	return 2
 }
 
 // RopeNeeds says which fields a kind of rope has.

@@ -112,6 +112,10 @@ func (c Batch) rows(lo, n int) Batch {
 	if len(c.Positions) == c.Rows {
 		part.Positions = c.Positions[lo:][:n]
 	}
+	part.Reach = c.Reach
+	for _, list := range c.Axes {
+		part.Axes = append(part.Axes, list[lo:][:n])
+	}
 	return part
 }
 

@@ -1,10 +1,12 @@
 package transformer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -36,6 +38,12 @@ type Batch struct {
 	// pad_token_id gives its embedding no gradient where it is read, also where it ends a turn or a text and is no padding;
 	// where head and embedding are one matrix, the row has the gradient of the head there.
 	Starts []int
+	// Positions, unless nil, has the position of each token: one list, or three for a Config.Rope with Sections, whose axes
+	// are time, height and width. A position is 0 or more, and less than Config.Context, or than the longest sequence if that is
+	// longer and positions are not learned. A token of text has one position in all axes. Without Positions those of each
+	// sequence count from 0. They turn queries and keys, or choose learned positions; which tokens a token sees depends on the
+	// order of tokens alone. Three axes take 4·HeadDim bytes a token.
+	Positions [][]int32
 	// Embeddings are vectors in place of the embeddings of some tokens, such as the output of a tower of images, with Dim
 	// elements each. The tokens there, a placeholder's for example, are in the vocabulary, and get no gradient of the embedding from there; a
 	// tied head has its gradient as ever. Vectors are not multiplied by Config.EmbeddingScale, and learned positions are
@@ -99,8 +107,27 @@ func (m *Model) begin(b Batch) error {
 	if err := m.checkEmbeddings(b); err != nil {
 		return err
 	}
+	if err := m.place(&m.pass.Batch, b.Positions); err != nil {
+		return err
+	}
 	m.pass.Batch.Tokens, m.pass.Batch.Embeddings, m.pass.Batch.Draw = b.Tokens, b.Embeddings, b.Draw
-	return m.prepare(m.pass.Batch.Longest, m.pass.Batch.Longest)
+	reach := cmp.Or(m.pass.Batch.Reach, m.pass.Batch.Longest)
+	return m.prepare(reach, reach)
+}
+
+// place gives c, which has its shape, the positions of a batch, if it has any.
+func (m *Model) place(c *layers.Batch, positions [][]int32) error {
+	if positions == nil {
+		return nil
+	}
+	most := m.config.Context
+	if !m.config.LearnedPositions {
+		most = max(most, c.Longest)
+	}
+	if len(positions) == 3 && (len(m.ropes) == 0 || slices.ContainsFunc(m.ropes, func(a *layers.Angles) bool { return a.Rope().Sections == [3]int{} })) {
+		return fmt.Errorf("the batch has positions in three axes, and the model no rope with Sections: %w", snug.ErrConfig)
+	}
+	return errors.Unwrap(c.Place(positions, most)) // without the name of package layers
 }
 
 // checkEmbeddings checks the vectors of a batch.
@@ -160,7 +187,7 @@ func (m *Model) prepare(n, most int) error {
 		if r.Rope().Kind == RopeDynamic {
 			tokens = n // its frequencies depend on it
 		}
-		if err := r.Prepare(tokens); err != nil {
+		if err := cmp.Or(r.Prepare(tokens), r.PrepareBatch(m.pass)); err != nil {
 			return err
 		}
 	}
@@ -176,15 +203,10 @@ func (m *Model) prepare(n, most int) error {
 	return m.countHeld()
 }
 
-// beginAt prepares for tokens that follow the first position tokens of a sequence. The sequence has n tokens so far,
-// and will have up to most.
-func (m *Model) beginAt(tokens []int32, position, n, most int) error {
-	c := &m.pass.Batch
-	*c = layers.Batch{Rows: len(tokens), Sequences: 1, Longest: n, Tokens: tokens, Positions: c.Positions[:0]}
-	for i := range tokens {
-		c.Positions = append(c.Positions, int32(position+i))
-	}
-	return m.prepare(n, min(most, 1<<bits.Len(uint(n)))) // so that a text that grows makes few tables
+// beginAt prepares for a batch of tokens that follow others of their sequence, whose positions will be below most, if not all are.
+func (m *Model) beginAt(b layers.Batch, most int) error {
+	m.pass.Batch = b
+	return m.prepare(b.Reach, max(b.Reach, min(most, 1<<bits.Len(uint(b.Reach))))) // so that a text that grows makes few tables
 }
 
 // checkTokens returns an error unless the vocabulary has all tokens.

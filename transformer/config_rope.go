@@ -33,7 +33,7 @@ func (c *Config) rope(f *fields) {
 
 func (c *Config) writeRope(f *fields) {
 	f.put("rope_theta", c.Rope.Theta)
-	if c.Rope.Kind != RopeDefault {
+	if c.Rope.Kind != RopeDefault || c.Rope.Sections != [3]int{} {
 		f.put("rope_scaling", ropeMembers(c.Rope))
 	}
 }
@@ -90,6 +90,13 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	f.taken[theta] = true
 	p.alias("rope_type", "type")
 	r.Kind = RopeKind(get(p, "rope_type", string(RopeDefault)))
+	if f.std.sections && p.has("mrope_section") {
+		r.Sections = get(p, "mrope_section", r.Sections)
+		r.Spread = get(p, "mrope_interleaved", false)
+		if r.Kind == "mrope" { // in the first folders, which means default
+			r.Kind = RopeDefault
+		}
+	}
 	needs, known := r.Kind.Needs()
 	if !known {
 		p.fail("rope_type", "%.40q, want default, linear, dynamic, llama3 or yarn", r.Kind)

@@ -26,6 +26,8 @@ func (c *Config) supported() error {
 		{"NormPlusOne", c.NormPlusOne && c.LayerNorm, "a LayerNorm multiplies by w"},
 		{"Gated", e.Count > 0 && (!c.Gated || c.LearnedPositions), "experts have a gate, and their models have a rope"},
 		{"Experts.Clamped", e.Clamped && c.Activation != SiLU, fmt.Sprintf("the clamped activation is of %q", SiLU)},
+		{"Rope.Sections", c.Rope.Sections != [3]int{} && !f.std.sections && c.Family != Custom, fmt.Sprintf("models of the family %q have one position", c.Family)},
+		{"LocalRope.Sections", c.LocalRope.Sections != [3]int{}, "layers with a window have one position"},
 	} {
 		if f.bad {
 			return bad(f.name, "%s", f.why)

@@ -168,5 +168,11 @@ func ropeMembers(r Rope) map[string]any {
 	if r.NoTruncate {
 		m["truncate"] = false
 	}
+	if r.Sections != [3]int{} {
+		m["mrope_section"] = r.Sections
+	}
+	if r.Spread {
+		m["mrope_interleaved"] = true
+	}
 	return m
 }

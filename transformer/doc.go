@@ -101,9 +101,12 @@
 // the example of Batch is a train.Model that does so. The vectors need no rows of the embedding, which may be the head
 // too, and may train or not. The model copies none of them: a pass holds what it holds without vectors.
 //
-// testdata has what transformers computes with inputs_embeds for Llama, Gemma 3, Qwen2 and GPT-2. Logits differ by at
-// most 4e-7 of the largest, gradients of parameters by 2e-6 of their norms, and gradients of the vectors by 7e-7 of the
-// largest.
+// Batch.Positions has positions in up to three axes, for the ropes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The families of their
+// layers, Qwen2, Qwen3 and Qwen3-MoE, read mrope_section and mrope_interleaved as Rope.Sections and Rope.Spread.
+//
+// testdata has what transformers computes with inputs_embeds for Llama, Gemma 3, Qwen2 and GPT-2, and with positions in three axes for
+// the text models of Qwen2.5-VL and Qwen3-VL. Logits differ by at most 4e-7 of the largest, gradients of parameters by
+// 2e-6 of their norms, and gradients of the vectors by 7e-7 of the largest.
 //
 // # Generation
 //

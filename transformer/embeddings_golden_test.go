@@ -54,7 +54,7 @@ func readEmbeddings(t testing.TB) (cases []embeddingsGolden) {
 // batch returns the batch of a case, with memory for the gradient of the vectors.
 func (g *embeddingsGolden) batch() (b Batch, grad []float32) {
 	grad = make([]float32, len(g.Values))
-	return Batch{Tokens: g.Tokens, Labels: g.Labels, Sequences: g.Sequences,
+	return Batch{Tokens: g.Tokens, Labels: g.Labels, Sequences: g.Sequences, Positions: g.Positions,
 		Embeddings: Embeddings{Rows: g.Rows, Values: snug.ViewOf(g.Values), Grad: snug.ViewOf(grad)}}, grad
 }
 
@@ -109,9 +109,6 @@ func requireGradient(t testing.TB, want []float64, have []float32, name string) 
 
 func TestEmbeddingsAgainstTransformers(t *testing.T) {
 	for _, g := range readEmbeddings(t) {
-		if string(g.Rope) != "null" {
-			continue
-		}
 		t.Run(g.Name, func(t *testing.T) {
 			m := g.open(t, Options{})
 			b, grad := g.batch()
@@ -134,9 +131,6 @@ func TestEmbeddingsAgainstTransformers(t *testing.T) {
 //check:not bits32
 func TestEmbeddingsTrainAgainstTransformers(t *testing.T) {
 	for _, g := range readEmbeddings(t) {
-		if string(g.Rope) != "null" {
-			continue
-		}
 		t.Run(g.Name, func(t *testing.T) {
 			m := g.open(t, Options{})
 			b, grad := g.batch()

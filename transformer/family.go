@@ -45,6 +45,7 @@ type defaults struct {
 	eps                               float64 // of norms, 0: 1e-6
 	theta                             float64 // of the rope, 0: 10000
 	experts                           Experts
+	sections                          bool // models of images are made of its layers, whose rope has Sections
 }
 
 // names are the names of parameters: of modules, without ".weight" and ".bias". Those of a layer lack its prefix. The name

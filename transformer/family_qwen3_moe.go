@@ -6,7 +6,7 @@ func init() {
 	register(family{
 		name: "qwen3_moe", class: "Qwen3Moe", names: llamaNames,
 		std: defaults{vocab: 151936, dim: 2048, hidden: 6144, layers: 24, heads: 32, kvHeads: 4, context: 32768, bos: -1, eos: -1, pad: -1,
-			experts: Experts{Count: 128, Chosen: 8, Hidden: 768}},
+			experts: Experts{Count: 128, Chosen: 8, Hidden: 768}, sections: true},
 		layers: func(c *Config) {
 			dense := c.Experts.Dense
 			routedLayers(c)

@@ -44,8 +44,11 @@ type Generator struct {
 	free    []func() error
 	sampler *sampler
 	gather  [2][]int32 // positions of k and v of each row within packed rows
+	next    int        // position of the token after those in the cache
 	prompt  Batch      // of a running PromptBatch
 	begins  int        // its first token
+	reach   int        // more than its Positions, if it has any
+	axes    [3][]int32 // of the rows of a pass
 }
 
 // cache is the keys and values of a layer, each row KVHeads·HeadDim elements.
@@ -140,7 +143,7 @@ func (g *Generator) Ends(token int32) bool {
 
 // Reset forgets all tokens.
 func (g *Generator) Reset() {
-	g.tokens, g.done = g.tokens[:0], 0
+	g.tokens, g.done, g.next = g.tokens[:0], 0, 0
 	for i := range g.layers {
 		g.layers[i].used = 0
 	}
@@ -172,8 +175,9 @@ func (g *Generator) Prompt(ctx context.Context, tokens []int32) (err error) {
 	return g.compute(ctx, len(g.tokens)-1)
 }
 
-// PromptBatch is Prompt for the Tokens of a batch with Embeddings, of which it keeps nothing when it returns: it computes the
-// last token too. The batch has one sequence, and no Grad; Labels and Weights are not read.
+// PromptBatch is Prompt for the Tokens of a batch with Embeddings and Positions, of which it keeps nothing when it returns: it computes
+// the last token too. Tokens that follow have the largest of the Positions plus 1, and so on. The batch has one sequence, and no
+// Grad; Labels and Weights are not read.
 //
 // Errors are the errors of Prompt, and wrap [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice] or [snug.ErrConfig] for a batch that Evaluate would
 // refuse, or with more than one sequence.
@@ -191,16 +195,23 @@ func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
 	if b.Embeddings.Grad.Len() > 0 {
 		return fmt.Errorf("the embeddings have a Grad, and there is no backward pass: %w", snug.ErrConfig)
 	}
-	if err := cmp.Or(b.plain(), g.m.checkEmbeddings(b)); err != nil {
+	placed := layers.Batch{Rows: len(b.Tokens), Longest: len(b.Tokens)}
+	if err := cmp.Or(b.plain(), g.m.checkEmbeddings(b), g.m.place(&placed, b.Positions)); err != nil {
 		return err
 	}
 	if err := g.compute(ctx, len(g.tokens)); err != nil { // an earlier prompt's last token
 		return err
 	}
-	g.prompt, g.begins = b, len(g.tokens)
-	defer func() { g.prompt = Batch{} }()
+	g.prompt, g.begins, g.reach = b, len(g.tokens), placed.Reach
+	defer func() { g.prompt, g.axes = Batch{}, [3][]int32{} }()
 	g.tokens = append(g.tokens, b.Tokens...)
-	return g.compute(ctx, len(g.tokens))
+	if err := g.compute(ctx, len(g.tokens)); err != nil {
+		return err
+	}
+	if b.Positions != nil {
+		g.next = g.reach
+	}
+	return nil
 }
 
 // checkPrompt returns an error unless tokens can follow.
@@ -263,7 +274,7 @@ func (g *Generator) compute(ctx context.Context, n int) error {
 		if err := g.pass(ctx, rows); err != nil {
 			return err
 		}
-		g.done += rows
+		g.done, g.next = g.done+rows, g.next+rows
 	}
 	return nil
 }
@@ -274,13 +285,10 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 	if g.done == 0 {
 		m.pass.Number++ // parameters may have changed; while there is a cache they have not
 	}
-	if err := m.beginAt(g.tokens[g.done:g.done+rows], g.done, len(g.tokens), g.options.Context); err != nil {
+	if err := m.beginAt(g.batch(rows), g.options.Context); err != nil {
 		return err
 	}
 	defer m.end()
-	if len(g.prompt.Tokens) > 0 {
-		m.pass.Batch.Embeddings = g.prompt.Embeddings.Part(g.done-g.begins, rows)
-	}
 	m.turned = false
 	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
 	for i := range g.layers {
@@ -312,6 +320,33 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 	m.capLogits(g.logits)
 	m.pass.Put(x)
 	return o.Err
+}
+
+// batch returns the next rows tokens, with the vectors and the positions of a prompt that has them.
+func (g *Generator) batch(rows int) layers.Batch {
+	b := layers.Batch{Rows: rows, Sequences: 1, Longest: len(g.tokens), Tokens: g.tokens[g.done:][:rows],
+		Positions: g.m.pass.Batch.Positions[:0], Reach: len(g.tokens) + g.next - g.done}
+	lo, lists := g.done-g.begins, g.prompt.Positions
+	if len(g.prompt.Tokens) > 0 {
+		b.Embeddings = g.prompt.Embeddings.Part(lo, rows)
+	}
+	for i := range rows {
+		if lists == nil {
+			b.Positions = append(b.Positions, int32(g.next+i))
+		} else {
+			b.Positions = append(b.Positions, lists[0][lo+i])
+		}
+	}
+	if lists != nil {
+		b.Reach = g.reach
+	}
+	if len(lists) == len(g.axes) {
+		for axis, list := range lists {
+			g.axes[axis] = list[lo:][:rows]
+		}
+		b.Axes = g.axes[:]
+	}
+	return b
 }
 
 // attend is Forward of a layer for tokens that also see the keys and values in the cache. It adds theirs to the cache.

@@ -98,6 +98,10 @@ func TestRopeErrors(t *testing.T) {
 		{RopeLlama3, "HighFreqFactor", func(r *Rope) { r.HighFreqFactor = 1 }},
 		{RopeYarn, "BetaFast", func(r *Rope) { r.BetaFast = -1 }},
 		{RopeYarn, "Theta", func(r *Rope) { r.Theta = 1 }},
+		{RopeDefault, "Sections", func(r *Rope) { r.Sections = [3]int{2, 1, 2} }},
+		{RopeDefault, "Sections", func(r *Rope) { r.Sections = [3]int{5, 0, -1} }},
+		{RopeDefault, "Sections", func(r *Rope) { r.Spread = true }},
+		{RopeDefault, "Sections", func(r *Rope) { r.Sections, r.Spread = [3]int{1, 1, 2}, true }},
 		{RopeYarn, "another kind", func(r *Rope) { r.LowFreqFactor = 1 }},
 	} {
 		r := good[test.kind]
