@@ -73,6 +73,8 @@ func check(err error) {
 }
 
 // TestSamplesAreTheDocs: docs_program_test.go is what the pages show.
+//
+//check:not race
 func TestSamplesAreTheDocs(t *testing.T) {
 	var fields []string
 	for i := range reflect.TypeFor[sample]().NumField() {

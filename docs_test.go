@@ -39,6 +39,8 @@ var others = []string{"context", "encoding", "errors", "fs", "io", "iter", "os",
 // TestDocuments holds what the pages name against the source: names of packages, with
 // their fields and methods, errors and their texts, links, paths, flags and variables of
 // the environment.
+//
+//check:not race
 func TestDocuments(t *testing.T) {
 	s := readSource(t)
 	for _, page := range documents(t) {

@@ -12,7 +12,7 @@ import (
 
 // TestReadmeLoop: the loop that the README shows is the one of examples/first, which learns.
 //
-//check:not arm64
+//check:not arm64 race
 func TestReadmeLoop(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	require.NoError(t, err)

@@ -312,6 +312,8 @@ func TestLabels(t *testing.T) { rapid.Check(t, labels) }
 func FuzzLabels(f *testing.F) { f.Fuzz(rapid.MakeFuzz(labels)) }
 
 // The time of a long conversation grows with its length alone.
+//
+//check:not race
 func TestLabelLong(t *testing.T) {
 	took := func(name string, n int) time.Duration {
 		var c Conversation

@@ -15,6 +15,8 @@ import (
 
 // A layer that snug lacks, y = x + snake(rms(x)·Wᵀ)·Vᵀ with snake(x) = x + sin²(x) (Ziyin et al. 2020, arXiv:2006.08195), six deep,
 // trains with 8-bit AdamW in half the memory of its activations.
+//
+//check:not race
 func Example() {
 	const rows, width, hidden, depth, steps = 64, 64, 256, 6, 150
 	sin := func(x float32) float32 { return float32(math.Sin(float64(x))) }

@@ -72,6 +72,8 @@ func TestDecoderOfAnotherType(t *testing.T) {
 }
 
 // TestSumsOfBlocks: blocks free their outputs in their backward steps, of which a Sum and a Concat have freed some before.
+//
+//check:not race
 func TestSumsOfBlocks(t *testing.T) {
 	attention := func(name string) Layer { return NewAttention(name, 6, 2, 1) }
 	mlp := func(name string) Layer { return NewMLP(name, 6, 5, SiLU, true) }

@@ -32,6 +32,8 @@ func TestImages(t *testing.T) {
 }
 
 // TestImageParts unpacks every image and looks for what it must hold.
+//
+//check:not race
 func TestImageParts(t *testing.T) {
 	modules, err := images.Find(root)
 	require.NoError(t, err)
@@ -72,6 +74,8 @@ func TestImageParts(t *testing.T) {
 }
 
 // TestAMDImageParts unpacks every image for AMD's cards and looks for what it must hold.
+//
+//check:not race
 func TestAMDImageParts(t *testing.T) {
 	modules, err := images.Find(root)
 	require.NoError(t, err)

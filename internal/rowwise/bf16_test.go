@@ -231,6 +231,7 @@ func operands(rng *rand.Rand, n int) (half [][]uint16, full [][]float32) {
 	return half, full
 }
 
+//check:not race
 func TestBF16EveryLength(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	for number := range layerCount {
@@ -249,6 +250,8 @@ func TestBF16NoElements(t *testing.T) {
 }
 
 // Every rounding: sums of any two numbers, and every number with itself.
+//
+//check:not race
 func TestBF16AnyBits(t *testing.T) {
 	rng := rand.New(rand.NewPCG(13, 14))
 	all := make([]uint16, 1<<16)
