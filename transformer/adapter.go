@@ -143,12 +143,11 @@ func (m *Model) foreignPrefix(loaded map[string]*qlora.LoRA, module string) stri
 // is passed over as its weights are.
 func (m *Model) chooseNames(loaded map[string]*qlora.LoRA) {
 	m.adapterNames = m.config.layout()
-	if !m.multimodal {
+	w := wholes[m.whole]
+	if w == nil {
 		return
 	}
-	whole := m.config
-	whole.Multimodal = true
-	layouts := whole.layouts()
+	layouts := w.layouts
 	if loaded == nil {
 		m.adapterNames = layouts[1]
 	}
@@ -159,7 +158,7 @@ func (m *Model) chooseNames(loaded map[string]*qlora.LoRA) {
 			}
 		}
 	}
-	maps.DeleteFunc(loaded, func(name string, _ *qlora.LoRA) bool { return m.config.family().whole.hasImages(name) })
+	maps.DeleteFunc(loaded, func(name string, _ *qlora.LoRA) bool { return w.hasImages(name) })
 }
 
 // adapterName returns PEFT's name of a module.
@@ -308,7 +307,7 @@ func (m *Model) SaveAdapter(dir string) (err error) {
 	if strings.EqualFold(o.Targets.Pattern, "all-linear") {
 		o.Targets = qlora.Modules{} // which lists the modules, as PEFT does
 	}
-	if m.multimodal { // the part for images has modules with the same ends
+	if m.whole != "" { // the part for images has modules with the same ends
 		o.Targets, o.Layers, o.LayersPattern = qlora.Modules{}, nil, nil
 	}
 	if m.vera != nil {

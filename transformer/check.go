@@ -13,7 +13,7 @@ import (
 
 // Check compares the tensors of an opened folder with the parameters of the model. It returns a map from the names of
 // [Config.Tensors] to the names in the folder, which may lack the prefix "model." or "transformer."; those of a
-// multimodal Gemma 3 may be the names of transformers' modules, model.language_model.*. For a parameter of an expert of
+// model for images and text may be the names of transformers' modules, model.language_model.*. For a parameter of an expert of
 // gpt_oss it is the name of the tensor of all experts, without _blocks and _scales.
 //
 // Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
@@ -39,7 +39,7 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 			break
 		}
 	}
-	if c.Multimodal && !c.Tied && here == c.layout() { // published folders have the head under both names
+	if c.Whole != "" && !c.Tied && here == c.layout() { // published folders have the head under both names
 		if _, found := w.Tensor("lm_head.weight"); found {
 			here.head = "lm_head.weight"
 		}
@@ -123,13 +123,13 @@ func (c *Config) passedOver(name string, here layout) bool {
 	if c.Tied && slices.ContainsFunc(c.layouts(), func(l layout) bool { return l.head == name }) {
 		return true
 	}
-	return c.Multimodal && c.family().whole.hasImages(name)
+	return c.whole().hasImages(name)
 }
 
-// hasImages reports whether a name is of a part for images.
+// hasImages reports whether a name is of a part for images. A nil whole has none.
 func (w *whole) hasImages(name string) bool {
 	name = strings.TrimPrefix(name, "model.")
-	return slices.ContainsFunc(w.images, func(part string) bool { return strings.HasPrefix(name, part) })
+	return w != nil && slices.ContainsFunc(w.images, func(part string) bool { return strings.HasPrefix(name, part) })
 }
 
 // compareHead returns an error unless the saved matrix of a tied head equals the embedding.

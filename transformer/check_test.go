@@ -70,7 +70,7 @@ func TestCheckFoldersOfTransformers(t *testing.T) {
 				images++
 			}
 		}
-		require.Equal(t, c.Multimodal, images > 0)
+		require.Equal(t, c.Whole != "", images > 0)
 	}
 }
 

@@ -26,9 +26,10 @@ type Config struct {
 	// Family is the model_type of the Python package transformers, such as [Llama], or it is [Custom]. It decides the names
 	// of parameters. The error for one that is not known lists all.
 	Family string
-	// Multimodal says that this is the text_config of gemma3. Its folder has the parameters of the text model under
-	// other names, and also parameters for images. A [Model] of it is the text model, with the names of gemma3_text.
-	Multimodal bool
+	// Whole, unless empty, is the model_type of a model for images and text, such as gemma3 or llava, whose text_config this is. Its
+	// folder has the parameters of the text model under other names, and also parameters for images. A [Model] of it is
+	// the text model, with the names of the Family.
+	Whole string
 
 	Vocab   int // rows of the embedding
 	Dim     int // width of the model

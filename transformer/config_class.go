@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/snug-ml/snug/internal/strictjson"
@@ -23,8 +22,8 @@ func (f *family) architecture() string { return f.class + cmp.Or(f.head, "ForCau
 func (c *Config) readArchitecture(f *fields, fam *family) {
 	const field = "architectures"
 	known := []string{fam.architecture(), fam.class + "Model", fam.class + "TextModel"}
-	if c.Multimodal {
-		known = append(known, fam.class+"ForConditionalGeneration")
+	if w := c.whole(); w != nil {
+		known = append(known, w.class+"ForConditionalGeneration", w.class+"Model")
 	}
 	var names []string
 	if bytesOf(f, field) == "" || bytesOf(f, field)[0] != '"' {
@@ -48,8 +47,12 @@ func (c *Config) readArchitecture(f *fields, fam *family) {
 
 // readAutoMap returns an error for a folder with a model of its own code, which may compute something else. Folders of
 // transformers' own classes, and of tokenizers, may have an auto_map, too.
-func (c *Config) readAutoMap(f *fields, class string) {
+func (c *Config) readAutoMap(f *fields, fam *family) {
 	const field = "auto_map"
+	class := fam.class
+	if w := c.whole(); w != nil {
+		class = w.class
+	}
 	if !f.has(field) {
 		f.ignore(field)
 		return
@@ -75,8 +78,8 @@ func (c *Config) readAutoMap(f *fields, class string) {
 }
 
 // enterText returns the text_config of a multimodal model, with the fields of the outer object that apply to the text.
-func (c *Config) enterText(f *fields, family *family) (*fields, error) {
-	c.Family, c.Multimodal = family.name, true
+func (c *Config) enterText(f *fields, w *whole) (*fields, error) {
+	c.Family, c.Whole = w.texts[0], w.name
 	text := f.object("text_config")
 	if f.err != nil {
 		return nil, f.err
@@ -84,7 +87,11 @@ func (c *Config) enterText(f *fields, family *family) (*fields, error) {
 	if text == nil {
 		text = &fields{path: "text_config.", raw: map[string]json.RawMessage{}, taken: map[string]bool{}, ignored: &c.Ignored, unread: &c.Unread}
 	}
-	text.only("model_type", strconv.Quote(family.name))
+	if name := get(text, "model_type", c.Family); slices.Contains(w.texts, name) {
+		c.Family = name
+	} else {
+		text.fail("model_type", "%.40q, want one of %q", name, w.texts)
+	}
 	for _, name := range []string{"eos_token_id", "bos_token_id", "pad_token_id"} { // the outer object overrides text_config
 		if raw, found := f.raw[name]; found {
 			text.raw[name], f.taken[name] = raw, true
@@ -104,6 +111,6 @@ func (c *Config) enterText(f *fields, family *family) (*fields, error) {
 	if bytesOf(text, "tie_word_embeddings") == "false" && bytesOf(f, "tie_word_embeddings") == "" {
 		text.fail("tie_word_embeddings", "false, and the whole model does not say it: versions of transformers take it for different models")
 	}
-	err := f.rest(family.whole.fields...)
+	err := f.rest(w.fields...)
 	return text, errors.Join(err, text.err)
 }

@@ -19,9 +19,8 @@ func parseConfig(text []byte) (*Config, error) {
 		return nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
 	c.Family = get(f, "model_type", "")
-	wholes := wholeNames()
-	if text := wholes[c.Family]; text != nil {
-		if f, err = c.enterText(f, text); err != nil {
+	if w := wholes[c.Family]; w != nil {
+		if f, err = c.enterText(f, w); err != nil {
 			return nil, err
 		}
 	}
@@ -60,7 +59,7 @@ func (c *Config) readCommon(f *fields, fam *family) error {
 	f.only("is_causal", "true") // which the masks of all families read
 	f.only("per_layer_config", "{}")
 	f.only("pruned_heads", "{}") // of transformers 4
-	c.readAutoMap(f, fam.class)
+	c.readAutoMap(f, fam)
 	c.ScoreScale, c.EmbeddingScale = math.NaN(), 1
 	fam.fields(f, c)
 	fam.layers(c)

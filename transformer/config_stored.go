@@ -214,7 +214,7 @@ func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
 		return nil, err
 	}
 	stored, own, published := map[string]bool{}, *c, c.tensors(c.layout())
-	own.Multimodal = false
+	own.Whole = ""
 	for i, t := range own.tensors(own.layout()) {
 		if c.isStoredAs(w, names[published[i].Name], t) {
 			stored[t.Name] = true

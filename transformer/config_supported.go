@@ -1,11 +1,17 @@
 package transformer
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // supported returns an error unless the stages can compute what c describes, and the family has such layers.
 func (c *Config) supported() error {
 	f, e, want := c.family(), &c.Experts, *c
-	if want.Multimodal = want.Multimodal && f.whole != nil; e.Count == 0 && f.std.experts.Count > 0 {
+	if w := c.whole(); w == nil || !slices.Contains(w.texts, c.Family) {
+		want.Whole = ""
+	}
+	if e.Count == 0 && f.std.experts.Count > 0 {
 		return bad("Experts.Count", "0, and models of the family %q have experts", c.Family)
 	}
 	f.layers(&want)

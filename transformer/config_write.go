@@ -21,8 +21,8 @@ import (
 // Ignored and Unread are not written.
 //
 // The error wraps [snug.ErrConfig] when c is not valid, when its family has no field for
-// something (such as a cap of logits in llama), and when c is Multimodal, because that file also
-// describes the part for images. Set Multimodal to false to write the text model alone.
+// something (such as a cap of logits in llama), and when c has a Whole, whose file also
+// describes the part for images. Clear Whole to write the text model alone.
 func (c *Config) Write(dir string) (err error) {
 	defer fault.Named(&err, "transformer: Write")
 	text, err := c.encode()
@@ -47,8 +47,8 @@ func (c *Config) encode() ([]byte, error) {
 	if c.family().fields == nil {
 		return nil, bad("Family", "%q, which no config.json can say", c.Family)
 	}
-	if c.Multimodal {
-		return nil, bad("Multimodal", "true, want false: the file of the whole model also describes images")
+	if c.Whole != "" {
+		return nil, bad("Whole", "%q, want none: the file of the whole model also describes images", c.Whole)
 	}
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

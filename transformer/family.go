@@ -24,9 +24,6 @@ type family struct {
 	preset func(g plan.GPT, c *Config) bool
 
 	names names
-	// whole, unless nil, is the model for images and text whose text model is the family.
-	whole *whole
-
 	// residual has the ends of the names of matrices whose initial deviation is divided by the root of the number of
 	// halves. normal has those of vectors that begin normally distributed; sinks do in all families.
 	residual, normal []string
@@ -78,9 +75,11 @@ type expertNames struct {
 	joined         bool   // files hold the experts of a layer in one tensor, see slot
 }
 
-// whole is a model for images and text.
+// whole is a model for images and text. Its file says all that is its own of what concerns the text.
 type whole struct {
 	name    string   // model_type
+	class   string   // of transformers, before ForConditionalGeneration
+	texts   []string // families of its text model, first the one that text_config stands for without a model_type
 	layouts []layout // of the text in its folders
 	fields  []string // of config.json that are not about the text
 	images  []string // prefixes of its other tensors, which may follow "model."
@@ -95,6 +94,10 @@ func register(f family) {
 	}
 	families[f.name] = &f
 }
+
+// wholeLayouts are the layouts of most models for images and text: as published and saved by transformers, and as its modules are named
+// in memory since 4.52.
+var wholeLayouts = []layout{{"language_model.model.", "language_model.lm_head.weight"}, {"model.language_model.", "lm_head.weight"}}
 
 // family returns the family of a valid Config.
 func (c *Config) family() *family { return families[c.Family] }
@@ -111,16 +114,13 @@ func familyNames() (list []string) {
 	return list
 }
 
-// wholeNames returns the models for images and text, by model_type, with the families of their texts.
-func wholeNames() map[string]*family {
-	list := map[string]*family{}
-	for _, f := range families {
-		if f.whole != nil {
-			list[f.whole.name] = f
-		}
-	}
-	return list
-}
+// wholes has each model for images and text by its name.
+var wholes = map[string]*whole{}
+
+func registerWhole(w whole) { wholes[w.name] = &w }
+
+// whole returns the model for images and text of a Config, nil for none.
+func (c *Config) whole() *whole { return wholes[c.Whole] }
 
 // plainLayers sets what most families have: RMSNorm, a rope, a gate, and neither experts nor sinks.
 func plainLayers(c *Config) {

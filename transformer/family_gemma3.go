@@ -1,23 +1,21 @@
 package transformer
 
 func init() {
+	registerWhole(whole{
+		name: "gemma3", class: "Gemma3", texts: []string{"gemma3_text"}, layouts: wholeLayouts,
+		fields: []string{"vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index",
+			"boi_token_id", "eoi_token_id", "image_token_id", "initializer_range", "use_cache"},
+		images: []string{"vision_tower.", "multi_modal_projector."},
+	})
 	register(family{
 		name: "gemma3_text", class: "Gemma3", names: gemmaNames, layers: gemmaLayers,
 		std: defaults{vocab: 262208, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256, context: 131072, bos: 2, eos: 1, pad: 0, tied: true},
-		whole: &whole{
-			name: "gemma3",
-			// Published, and saved by transformers; as modules are named in memory since 4.52.
-			layouts: []layout{{"language_model.model.", "language_model.lm_head.weight"}, {"model.language_model.", "lm_head.weight"}},
-			fields: []string{"vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index",
-				"boi_token_id", "eoi_token_id", "image_token_id", "initializer_range", "use_cache"},
-			images: []string{"vision_tower.", "multi_modal_projector."},
-		},
 		fields: func(f *fields, c *Config) {
 			window := c.gemma(f)
 			c.QKNorm = true
 			f.put("attn_logit_softcapping", nil)
 			f.notRead("attn_logit_softcapping") // which its attention does not apply
-			if c.Multimodal {                   // the class of the whole model has no cap, the class of the text has one
+			if c.Whole != "" {                  // the class of the whole model has no cap, the class of the text has one
 				f.notRead("final_logit_softcapping")
 			} else {
 				c.cap(f, "final_logit_softcapping", &c.LogitCap, 0)

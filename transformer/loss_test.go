@@ -170,9 +170,9 @@ func TestMultimodal(t *testing.T) {
 	g := readModel(t, "gemma3_images")
 	c, err := ReadConfig(g.dir)
 	require.NoError(t, err)
-	require.True(t, c.Multimodal)
+	require.Equal(t, "gemma3", c.Whole)
 	m := open32(t, g, Options{DType: snug.BF16})
-	require.False(t, m.Config().Multimodal)
+	require.Empty(t, m.Config().Whole)
 	want := allLogits(t, m, g.batch())
 	for _, p := range m.Params() {
 		require.True(t, strings.HasPrefix(p.Name, "model."), p.Name)

@@ -120,7 +120,7 @@ type Options struct {
 // A Model is not safe for concurrent use.
 type Model struct {
 	config     Config
-	multimodal bool // the folder has names and tensors of a multimodal model
+	whole      string // model_type of the folder, if it has names and tensors of a multimodal model
 	storedType qlora.Type
 	stored     map[string]bool // the matrices that the folder has quantized, in that form
 	options    Options
@@ -185,7 +185,7 @@ type Model struct {
 // standard deviation Config.InitStd in matrices, ones in norms and zeros in biases. It copies the Config. See
 // [Model.FirstValues] for master weights.
 //
-// Of a multimodal Config it makes the text model alone; [Model.Config] then returns the Config of the text model.
+// Of a Config with Whole it makes the text model alone; [Model.Config] then returns the Config of the text model.
 //
 // The error wraps [snug.ErrConfig] for a Config that is not valid or not supported (such as a SiLU
 // without a gate), [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory].
@@ -201,7 +201,7 @@ func New(config *Config, o Options) (_ *Model, err error) {
 // Open reads a model from a published folder: config.json with model.safetensors, or with
 // shards and their index. Weights are converted to Options.DType while they are read.
 //
-// Of a multimodal Gemma 3 it reads the text model alone, and passes over the tensors for images. Whatever the names in
+// Of a model for images and text it reads the text model alone, and passes over the tensors for images. Whatever the names in
 // the folder, the parameters have the names of gemma3_text, model.*, and [Model.Save] writes a folder of the text
 // model, Gemma3ForCausalLM.
 //
@@ -253,8 +253,8 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	if err := config.supported(); err != nil {
 		return nil, err
 	}
-	m := &Model{config: *config, multimodal: config.Multimodal, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
-	m.config.Multimodal, m.config.Stored, m.config.Floats = false, 0, nil
+	m := &Model{config: *config, whole: config.Whole, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
+	m.config.Whole, m.config.Stored, m.config.Floats = "", 0, nil
 	if len(stored) > 0 {
 		m.stored, m.storedType = stored, config.Stored
 	}

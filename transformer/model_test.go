@@ -487,7 +487,7 @@ func TestUnsupported(t *testing.T) {
 		"Activation": func(c *Config) { c.Activation = GELU }, "PostNorms": func(c *Config) { c.PostNorms = true },
 		"LogitCap":  func(c *Config) { c.LogitCap = 1e-38 },
 		"LayerNorm": func(c *Config) { c.LayerNorm = true }, "Gated": func(c *Config) { c.Gated, c.Activation = false, GELU },
-		"KVHeads": func(c *Config) { c.KVHeads = 3 }, "Multimodal": func(c *Config) { c.Multimodal = true },
+		"KVHeads": func(c *Config) { c.KVHeads = 3 }, "Whole": func(c *Config) { c.Whole = "llava" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := tiny()

@@ -144,7 +144,7 @@ func (q *quantizer) readInto(p *Param, w *amp.Weights, name string, v snug.View)
 // namesIn returns the name in a folder for each parameter.
 func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
 	file := m.config
-	file.Multimodal, file.Stored = m.multimodal, m.storedType
+	file.Whole, file.Stored = m.whole, m.storedType
 	file.Vocab, file.Tied = m.tables.vocab, m.tables.tied
 	found, err := file.compare(w)
 	if err != nil {

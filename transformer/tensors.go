@@ -15,7 +15,7 @@ import (
 // A matrix is [out, in]; one matrix for q, k and v is [q+k+v, in]. Every expert has matrices of its own. For gpt_oss,
 // whose files hold all experts of a layer in one tensor, their names are mlp.experts.E.gate_proj, up_proj and
 // down_proj, where E is the number of the expert. A matrix of GPT-2 is [in, out], except the two embeddings; its c_attn
-// is [in, 3·out], with q, k and v side by side. The text part of a multimodal Gemma 3 has the names of the published
+// is [in, 3·out], with q, k and v side by side. The text part of a model for images and text has the names of the published
 // folders, language_model.model.*. See [Config.Check] for folders with other names.
 //
 // The error wraps [snug.ErrConfig], see [Config.Validate].
@@ -28,8 +28,8 @@ func (c *Config) Tensors() ([]amp.Tensor, error) {
 
 // layouts returns the layouts that a folder may have, the usual one first.
 func (c *Config) layouts() []layout {
-	if c.Multimodal {
-		return c.family().whole.layouts
+	if w := c.whole(); w != nil {
+		return w.layouts
 	}
 	return c.names().layouts
 }
