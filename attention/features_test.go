@@ -365,6 +365,34 @@ func TestMaskTiles(t *testing.T) {
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
 
+// A mask of ranges is the mask of a function that says the same.
+func TestRangeMask(t *testing.T) {
+	ranges := map[string]func(b, h, i int) (lo, hi int){
+		"causal":  func(_, _, i int) (lo, hi int) { return 0, i + 1 },
+		"window":  func(_, _, i int) (lo, hi int) { return i - 70, i + 1 },
+		"spans":   func(b, _, i int) (lo, hi int) { return 0, max(i+1, (i/(50+b)+1)*(50+b)) },
+		"none":    func(_, h, i int) (lo, hi int) { return i + h, i },
+		"beyond":  func(_, _, _ int) (lo, hi int) { return math.MinInt, math.MaxInt },
+		"nowhere": func(_, _, _ int) (lo, hi int) { return math.MaxInt, math.MinInt },
+	}
+	for name, keys := range ranges {
+		for _, n := range [][2]int{{1, 1}, {64, 64}, {65, 130}, {300, 207}, {0, 3}} {
+			have, err := NewRangeMask(2, 2, n[0], n[1], keys)
+			require.NoError(t, err)
+			want, err := NewMask(2, 2, n[0], n[1], func(b, h, i, j int) bool {
+				lo, hi := keys(b, h, i)
+				return lo <= j && j < hi
+			})
+			require.NoError(t, err)
+			require.Equal(t, want, have, "%s %v", name, n)
+		}
+	}
+	_, err := NewRangeMask(1, 1, 5, 5, nil)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = NewRangeMask(1, 1, -5, 5, ranges["causal"])
+	require.ErrorIs(t, err, snug.ErrShape)
+}
+
 // Dropout leaves out the share that it says, and keeps the mean.
 func TestDropoutShare(t *testing.T) {
 	for _, p := range []float32{0.1, 0.5, 0.75} {

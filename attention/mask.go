@@ -51,26 +51,55 @@ func NewMask(batch, heads, seqQ, seqK int, sees func(b, h, i, j int) bool) (*Mas
 	for n := range m.tiles {
 		b, h, i0, j0 := m.place(n)
 		var words [MaskTile]uint64
-		all, any := true, false
-		rows, cols := min(MaskTile, seqQ-i0), min(MaskTile, seqK-j0)
-		for i := range rows {
-			for j := range cols {
+		for i := range min(MaskTile, seqQ-i0) {
+			for j := range min(MaskTile, seqK-j0) {
 				if sees(b, h, i0+i, j0+j) {
 					words[i] |= 1 << j
 				}
 			}
-			any = any || words[i] != 0
-			all = all && bits.OnesCount64(words[i]) == cols
 		}
-		switch {
-		case all:
-			m.tiles[n] = seen
-		case any:
-			m.tiles[n] = partial + int32(len(m.words)/MaskTile)
-			m.words = append(m.words, words[:]...)
-		}
+		m.set(n, &words)
 	}
 	return m, nil
+}
+
+// NewRangeMask returns a Mask of ranges: query i of head h and batch element b sees keys lo to hi-1 of what keys(b, h, i) returns,
+// and none if hi is not above lo. keys is called once for every query and tile of keys. Otherwise it is [NewMask], for less time.
+func NewRangeMask(batch, heads, seqQ, seqK int, keys func(b, h, i int) (lo, hi int)) (*Mask, error) {
+	m, err := newMask(batch, heads, seqQ, seqK, keys != nil)
+	if err != nil {
+		return nil, err
+	}
+	for n := range m.tiles {
+		b, h, i0, j0 := m.place(n)
+		var words [MaskTile]uint64
+		for i := range min(MaskTile, seqQ-i0) {
+			lo, hi := keys(b, h, i0+i)
+			if lo, hi = max(lo, j0), min(hi, j0+MaskTile, seqK); lo < hi {
+				words[i] = ^uint64(0) >> (MaskTile - (hi - lo)) << (lo - j0)
+			}
+		}
+		m.set(n, &words)
+	}
+	return m, nil
+}
+
+// set sets tile number n.
+func (m *Mask) set(n int, words *[MaskTile]uint64) {
+	_, _, i0, j0 := m.place(n)
+	rows, cols := min(MaskTile, m.seqQ-i0), min(MaskTile, m.seqK-j0)
+	all, any := true, false
+	for _, word := range words[:rows] {
+		any = any || word != 0
+		all = all && bits.OnesCount64(word) == cols
+	}
+	switch {
+	case all:
+		m.tiles[n] = seen
+	case any:
+		m.tiles[n] = partial + int32(len(m.words)/MaskTile)
+		m.words = append(m.words, words[:]...)
+	}
 }
 
 // NewTileMask returns a Mask of whole tiles: sees reports whether queries MaskTile·i to

@@ -337,13 +337,15 @@ func (b *Attention) keepScores(p *Pass) *Tensor {
 	return p.Stat(b.Heads)
 }
 
-// Options returns the options of package attention for the batch and layer: those of [Attention.Query]'s results.
+// Options returns the options of package attention for the batch and layer: those of [Attention.Query]'s results. For a batch with
+// Spans it makes their mask, unless another layer has.
 func (b *Attention) Options(p *Pass) attention.Options {
 	if b == nil || p == nil || p.Batch.Sequences < 1 {
 		return attention.Options{}
 	}
 	c := b.options(p)
 	b.sinks(p, &c)
+	p.Do(func() error { return b.seeSpans(p, &c) })
 	return c
 }
 

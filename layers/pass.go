@@ -42,6 +42,8 @@ type Batch struct {
 	Tokens     []int32    // [Rows]: the input of an [Embedding]
 	Positions  []int32    // [Rows]: the place of each row in its sequence, from 0
 	Embeddings Embeddings // vectors in place of those of some tokens
+	// Spans are rows lo to hi-1 that see each other in both directions, besides causal attention, see [Batch.Span].
+	Spans [][2]int
 	// Axes are the positions of each row in three axes, for a Rope with Sections; nil: all are Positions.
 	Axes [][]int32
 	// Reach is more than any position in Positions and Axes; 0: Longest.
@@ -50,7 +52,7 @@ type Batch struct {
 	Draw  uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Axes and Reach. Without starts the rows are so many sequences of equal length, where 0
+// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Axes and Reach. Without starts the rows are so many sequences of equal length, where 0
 // stands for 1. With starts, the argument sequences is ignored. The error wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	defer fault.Named(&err, "layers: Shape")
@@ -58,7 +60,7 @@ func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
 	}
 	c.Rows, c.Sequences, c.Starts, c.Longest = rows, max(1, sequences), starts, 0
-	c.Embeddings, c.Axes, c.Reach = Embeddings{}, nil, 0
+	c.Embeddings, c.Spans, c.Axes, c.Reach = Embeddings{}, nil, nil, 0
 	c.Positions = c.Positions[:0]
 	if starts == nil {
 		if rows%c.Sequences != 0 {
@@ -139,7 +141,8 @@ type Pass struct {
 	routed            routed
 	sets              []Saved // freed sets, to use again
 	kept              []*Tensor
-	batches           uint64     // how many have begun
+	batches           uint64 // how many have begun
+	masks             []spanMask
 	owned             []*scratch // of layers, which Close frees
 }
 
@@ -174,6 +177,7 @@ func (p *Pass) counting(b Batch) *Pass {
 func (p *Pass) Begin() {
 	p.tile, p.Err, p.recomputes = tile{}, nil, false
 	p.batches++
+	p.Err = p.dropMasks()
 	p.pool.begin(p.Batch.Rows)
 }
 
@@ -263,7 +267,7 @@ func (p *Pass) Workspace(n int) (snug.View, error) {
 
 // WorkspaceBytes returns the bytes of memory besides tensors.
 func (p *Pass) WorkspaceBytes() int64 {
-	return p.ws.bytes() + p.sunk.bytes() + p.discard.bytes() + p.ones.bytes() + p.plusOne.bytes() + p.zeros.bytes()
+	return p.ws.bytes() + p.sunk.bytes() + p.discard.bytes() + p.ones.bytes() + p.plusOne.bytes() + p.zeros.bytes() + p.maskBytes()
 }
 
 // Close frees the memory of a device.
@@ -274,7 +278,7 @@ func (p *Pass) Close() error {
 		err = errors.Join(err, s.close())
 	}
 	p.owned = nil
-	return errors.Join(err, p.pool.close(), p.ws.close(), p.sunk.close(), p.discard.close(), p.ones.close(), p.plusOne.close(), p.zeros.close())
+	return errors.Join(err, p.dropMasks(), p.pool.close(), p.ws.close(), p.sunk.close(), p.discard.close(), p.ones.close(), p.plusOne.close(), p.zeros.close())
 }
 
 // GrowOnes makes room for norms of up to n elements that multiply by 1+w.

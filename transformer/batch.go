@@ -44,6 +44,13 @@ type Batch struct {
 	// sequence count from 0. They turn queries and keys, or choose learned positions; which tokens a token sees depends on the
 	// order of tokens alone. Three axes take 4·HeadDim bytes a token.
 	Positions [][]int32
+	// Spans are ranges of rows, lo to hi-1 of the batch, whose tokens see each other in both directions besides what they see
+	// anyway, such as the tokens of an image in Gemma 3 or the prefix of a PaliGemma. They ascend, do not overlap, and each
+	// lies within a sequence. A layer with a window hides earlier tokens of a span, too, and no later ones, as in
+	// transformers. Attention then runs by a mask for each length of windows, which a batch makes and holds: 4 bytes for each 64 by 64 tokens
+	// of every sequence, as long as the longest, and 512 where not all of them see each other. GPUs take a slower kernel for
+	// it. Spans do not go with Options.PlainAttention.
+	Spans [][2]int
 	// Embeddings are vectors in place of the embeddings of some tokens, such as the output of a tower of images, with Dim
 	// elements each. The tokens there, a placeholder's for example, are in the vocabulary, and get no gradient of the embedding from there; a
 	// tied head has its gradient as ever. Vectors are not multiplied by Config.EmbeddingScale, and learned positions are
@@ -107,7 +114,7 @@ func (m *Model) begin(b Batch) error {
 	if err := m.checkEmbeddings(b); err != nil {
 		return err
 	}
-	if err := m.place(&m.pass.Batch, b.Positions); err != nil {
+	if err := cmp.Or(m.place(&m.pass.Batch, b.Positions), m.span(&m.pass.Batch, b.Spans)); err != nil {
 		return err
 	}
 	m.pass.Batch.Tokens, m.pass.Batch.Embeddings, m.pass.Batch.Draw = b.Tokens, b.Embeddings, b.Draw
@@ -190,6 +197,9 @@ func (m *Model) prepare(n, most int) error {
 		if err := cmp.Or(r.Prepare(tokens), r.PrepareBatch(m.pass)); err != nil {
 			return err
 		}
+	}
+	if err := m.makeMasks(); err != nil {
+		return err
 	}
 	if m.config.Experts.RouterLoss != 0 {
 		m.balance.Factor = m.config.Experts.RouterLoss

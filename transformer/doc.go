@@ -101,12 +101,15 @@
 // the example of Batch is a train.Model that does so. The vectors need no rows of the embedding, which may be the head
 // too, and may train or not. The model copies none of them: a pass holds what it holds without vectors.
 //
-// Batch.Positions has positions in up to three axes, for the ropes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The families of their
-// layers, Qwen2, Qwen3 and Qwen3-MoE, read mrope_section and mrope_interleaved as Rope.Sections and Rope.Spread.
+// Batch.Positions has positions in up to three axes, for the ropes of Qwen2-VL, Qwen2.5-VL and Qwen3-VL. The families of
+// their layers, Qwen2, Qwen3 and Qwen3-MoE, read mrope_section and mrope_interleaved as Rope.Sections and Rope.Spread.
+// Batch.Spans has tokens that see each other in both directions, as the images of Gemma 3 and the prefix of a PaliGemma.
+// [Generator.PromptBatch] takes all of these.
 //
-// testdata has what transformers computes with inputs_embeds for Llama, Gemma 3, Qwen2 and GPT-2, and with positions in three axes for
-// the text models of Qwen2.5-VL and Qwen3-VL. Logits differ by at most 4e-7 of the largest, gradients of parameters by
-// 2e-6 of their norms, and gradients of the vectors by 7e-7 of the largest.
+// testdata has what transformers computes with inputs_embeds for Llama, Gemma 3, Qwen2 and GPT-2, with spans for Gemma 3
+// and Gemma, and with positions in three axes for the text models of Qwen2.5-VL and Qwen3-VL. Logits differ by at most
+// 4e-7 of the largest, gradients of parameters by 2e-6 of their norms, and gradients of the vectors by 7e-7 of the
+// largest.
 //
 // # Generation
 //

@@ -49,6 +49,7 @@ type Generator struct {
 	begins  int        // its first token
 	reach   int        // more than its Positions, if it has any
 	axes    [3][]int32 // of the rows of a pass
+	masks   []chunkMask
 }
 
 // cache is the keys and values of a layer, each row KVHeads·HeadDim elements.
@@ -175,7 +176,7 @@ func (g *Generator) Prompt(ctx context.Context, tokens []int32) (err error) {
 	return g.compute(ctx, len(g.tokens)-1)
 }
 
-// PromptBatch is Prompt for the Tokens of a batch with Embeddings and Positions, of which it keeps nothing when it returns: it computes
+// PromptBatch is Prompt for the Tokens of a batch with Embeddings, Positions and Spans of up to Chunk tokens, of which it keeps nothing when it returns: it computes
 // the last token too. Tokens that follow have the largest of the Positions plus 1, and so on. The batch has one sequence, and no
 // Grad; Labels and Weights are not read.
 //
@@ -196,7 +197,7 @@ func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
 		return fmt.Errorf("the embeddings have a Grad, and there is no backward pass: %w", snug.ErrConfig)
 	}
 	placed := layers.Batch{Rows: len(b.Tokens), Longest: len(b.Tokens)}
-	if err := cmp.Or(b.plain(), g.m.checkEmbeddings(b), g.m.place(&placed, b.Positions)); err != nil {
+	if err := cmp.Or(b.plain(), g.m.checkEmbeddings(b), g.m.place(&placed, b.Positions), g.m.span(&placed, b.Spans), g.holds(b.Spans)); err != nil {
 		return err
 	}
 	if err := g.compute(ctx, len(g.tokens)); err != nil { // an earlier prompt's last token
@@ -270,7 +271,7 @@ func (g *Generator) compute(ctx context.Context, n int) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		rows := min(g.options.Chunk, n-g.done)
+		rows := g.wholeSpans(min(g.options.Chunk, n-g.done))
 		if err := g.pass(ctx, rows); err != nil {
 			return err
 		}
@@ -280,7 +281,7 @@ func (g *Generator) compute(ctx context.Context, n int) error {
 }
 
 // pass computes the next rows tokens, and the logits of the last of them.
-func (g *Generator) pass(ctx context.Context, rows int) error {
+func (g *Generator) pass(ctx context.Context, rows int) (err error) {
 	m := g.m
 	if g.done == 0 {
 		m.pass.Number++ // parameters may have changed; while there is a cache they have not
@@ -289,6 +290,7 @@ func (g *Generator) pass(ctx context.Context, rows int) error {
 		return err
 	}
 	defer m.end()
+	defer func() { err = errors.Join(err, g.dropMasks()) }()
 	m.turned = false
 	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
 	for i := range g.layers {
@@ -356,6 +358,7 @@ func (g *Generator) attend(o *layers.Pass, a *layers.Attention, x *tensor, l *ca
 	att := o.Get(a.Heads * a.HeadDim)
 	c := a.Options(o)
 	c.SeqK, c.Align = l.used, attention.BottomRight
+	o.Do(func() error { return g.seeSpans(&c, o.Batch.Rows) })
 	if k == nil { // queries lie within wider rows, keys and values do not any more
 		apart := attention.SequenceMajor(c)
 		c.K, c.V = apart.K, apart.V

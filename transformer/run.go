@@ -126,7 +126,7 @@ func (m *Model) end() {
 	m.balance.End()
 	m.options.Monitor.Enter(meter.Idle, "")
 	m.backward, m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = call{}, nil, nil, nil
-	m.pass.Batch.Embeddings, m.pass.Batch.Axes, m.pass.Batch.Reach = Embeddings{}, nil, 0
+	m.pass.Batch.Embeddings, m.pass.Batch.Spans, m.pass.Batch.Axes, m.pass.Batch.Reach = Embeddings{}, nil, nil, 0
 	m.counted.labels, m.counted.weights = nil, nil
 }
 

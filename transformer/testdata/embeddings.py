@@ -1,4 +1,4 @@
-"""Makes embeddings.json with transformers: models with vectors in place of some embeddings, and positions in three axes.
+"""Makes embeddings.json with transformers: models with vectors in place of some embeddings, positions in three axes, and spans.
 
 Python 3.11, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
 
@@ -7,7 +7,8 @@ Python 3.11, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
 The weights are those of a folder in models, in float32. A case has the vectors [rows, width], the rows that take them, the tokens and the
 labels, and
 
-logits     of all rows
+spans      rows lo to hi-1 that see each other both ways: images of Gemma 3, and the prefixes of a PaliGemma, whose text model is a Gemma
+logits     of the rows LOGITS
 vectors    the gradient of the mean loss in the vectors
 gradients  of the loss in each parameter: its norm, and its products with vectors of signs, see signs
 losses     before each of 5 steps of AdamW of the parameters and the vectors, and after them
@@ -23,6 +24,8 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
+from transformers.masking_utils import create_causal_mask
+from transformers.models.gemma3.modeling_gemma3 import create_masks_for_vision_model
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLTextConfig, Qwen2_5_VLTextModel
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextConfig, Qwen3VLTextModel
 
@@ -31,8 +34,11 @@ transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
 SEQUENCES, TOKENS, STEPS, PRODUCTS, PLACEHOLDER = 2, 10, 5, 3, 7
 ROWS = [0, 3, 4, 5, 11, 12, 19]  # of the batch
+LOGITS = [0, 2, 4, 6, 9, 12, 16, 19]
+SPANS = {"gemma3_spans": [[2, 9], [11, 13], [15, 19]], "gemma_prefix": [[0, 6], [10, 14]]}
 CASES = {  # folder, and what config.json has in place of its rope
     "llama": ("llama", None), "gemma3": ("gemma3", None), "qwen2": ("qwen2", None), "gpt2": ("gpt2", None),
+    "gemma3_spans": ("gemma3", None), "gemma_prefix": ("gemma", None),
     "qwen2_5_vl": ("qwen2", {"type": "mrope", "mrope_section": [2, 1, 1]}),
     "qwen3_vl": ("qwen3", {"rope_type": "default", "mrope_section": [3, 1, 1], "mrope_interleaved": True}),
 }
@@ -108,6 +114,13 @@ def make(name, folder, rope):
         mask = torch.zeros(SEQUENCES * TOKENS, dtype=torch.bool)
         mask[ROWS] = True
         mask = mask.reshape(SEQUENCES, TOKENS, 1).expand_as(embedded)
+        if name in SPANS:
+            blocks = torch.full((SEQUENCES * TOKENS,), -1)
+            for i, (lo, hi) in enumerate(SPANS[name]):
+                blocks[lo:hi] = i
+            make_masks = create_masks_for_vision_model if name == "gemma3_spans" else create_causal_mask
+            more["attention_mask"] = make_masks(config=model.config, inputs_embeds=embedded, attention_mask=None, position_ids=None,
+                                                block_sequence_ids=blocks.reshape(SEQUENCES, TOKENS), cache=None)
         logits = model(inputs_embeds=embedded.masked_scatter(mask, vectors), **more).logits
         return logits, torch.nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels, ignore_index=-100)
 
@@ -118,7 +131,8 @@ def make(name, folder, rope):
         g = p.grad.double().flatten()
         gradients[key] = [float(f"{x:.7g}") for x in [g.norm(), *(g @ signs(g.numel(), k) for k in range(PRODUCTS))]]
     case = {"name": name, "folder": folder, "rope": rope, "sequences": SEQUENCES, "tokens": tokens.tolist(), "labels": labels.tolist(), "rows": ROWS,
-            "positions": POSITIONS if rope else None, "values": code(vectors), "logits": code(logits), "vectors": code(vectors.grad), "gradients": gradients}
+            "positions": POSITIONS if rope else None, "spans": SPANS.get(name),
+            "values": code(vectors), "logits": code(logits.reshape(-1, logits.shape[-1])[LOGITS]), "vectors": code(vectors.grad), "gradients": gradients}
     optimizer = torch.optim.AdamW([*model.parameters(), vectors], lr=1e-3, weight_decay=0.01)
     case["losses"] = []
     for _ in range(STEPS):
