@@ -1,0 +1,29 @@
+// Package vision turns images into the rows of numbers that published models take, as the image processors of Hugging Face's transformers
+// do: the same bits, except where a file is JPEG (see [Decode]).
+//
+//	p, err := vision.OpenProcessor("Qwen2.5-VL-3B-Instruct") // the folder of a model
+//	m, err := vision.Decode(file, vision.DecodeOptions{})    // PNG, JPEG, WebP, GIF, BMP, TIFF
+//	in, err := p.Process(m)                                  // in.Values, in.Shape, in.Grid, in.Tokens
+//	text, err := p.Expand(prompt, in.Layout)                 // one placeholder becomes in.Tokens tokens
+//
+// [Processor.Layout] says the shape, the tokens and the bytes of an image from its size alone. [Frames] reads clips, and [Positions] has
+// the positions of Qwen's models along time, height and width.
+//
+// # Which arithmetic
+//
+// transformers has two forms of each processor, which differ in the last bit of a level or two: with torchvision, which AutoImageProcessor
+// chooses since version 5 wherever torchvision is installed, and with Pillow. [Torchvision] is the default here too, and [Processor.Using] chooses.
+// Both are the CPU's: on a GPU torchvision resizes in float32. Everything was compared with transformers 5.24, torch 2.15, torchvision
+// 0.29 and Pillow 13; older versions of Pillow always resize rows before columns, where version 13 does not always.
+//
+// # Memory
+//
+// [Decode] says what it holds, within limits that are checked before it takes memory for pixels. [Processor.Process] allocates at most
+// [Layout].Bytes: the values, 4 bytes each, and images of 3 bytes a pixel between the steps. Only the part of a resized image that a crop
+// shows is computed. Nothing is kept after a call.
+//
+// # Sources
+//
+// Resampling: Pillow's Resample.c, and ATen's UpSampleKernel.cpp. Chroma and colour of JPEG: libjpeg-turbo's jdsample.c and jdcolor.c.
+// WebP: libwebp's upsampling.c and yuv.h. Processors: image_processing_*.py, processing_*.py and get_rope_index of transformers.
+package vision

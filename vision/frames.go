@@ -1,0 +1,111 @@
+package vision
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/files"
+)
+
+// extensions are the names of files in a folder that [Frames] reads.
+var extensions = map[string]bool{".png": true, ".jpg": true, ".jpeg": true, ".webp": true, ".gif": true, ".bmp": true, ".tif": true, ".tiff": true}
+
+// Frames returns at most n images of a clip, evenly chosen. The clip is an animated GIF, drawn as Pillow draws it, another image, which
+// is one frame, or a folder of images, whose names in the order of bytes are their order, and in which other files and names that begin with a
+// dot are passed over. Of a clip of t frames, more than n, those at floor(i t/n) are chosen, as transformers' video processors choose them.
+// Frames of one clip may have different sizes.
+//
+// The call holds the chosen frames and what [Decode] holds of one; of a GIF it draws the frames up to the last chosen one, in
+// at most 9 bytes a pixel.
+//
+// Errors wrap [snug.ErrConfig] for n < 1, options and a folder without images, and otherwise are those of [Decode] and of the
+// operating system.
+func Frames(path string, n int, o DecodeOptions) ([]*Image, error) {
+	out, err := frames(path, n, o)
+	if err != nil {
+		return nil, fmt.Errorf("vision: %w", err)
+	}
+	return out, nil
+}
+
+func frames(path string, n int, o DecodeOptions) ([]*Image, error) {
+	o, err := o.complete()
+	switch {
+	case err != nil:
+		return nil, err
+	case n < 1:
+		return nil, fmt.Errorf("%d frames, want at least 1: %w", n, snug.ErrConfig)
+	case path == "":
+		return nil, fmt.Errorf("no path of a clip: %w", snug.ErrConfig)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return clip1(path, n, o)
+	}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if name := e.Name(); extensions[strings.ToLower(filepath.Ext(name))] && !strings.HasPrefix(name, ".") {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%s: no images in the folder, want files with one of the endings png, jpg, jpeg, webp, gif, bmp, tif, tiff: %w", path, snug.ErrConfig)
+	}
+	var out []*Image
+	for _, i := range spread(len(names), n) {
+		f, err := clip1(filepath.Join(path, names[i]), 1, o)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, f...)
+	}
+	return out, nil
+}
+
+// clip1 returns the chosen frames of one file.
+func clip1(path string, n int, o DecodeOptions) (out []*Image, err error) {
+	f, size, err := files.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if size > int64(o.Bytes) {
+		return nil, fmt.Errorf("%s has %d bytes, want at most %d: %w", path, size, o.Bytes, snug.ErrNoMemory)
+	}
+	file, err := contents(f, o.Bytes)
+	if err != nil {
+		return nil, err
+	}
+	if n > 1 && gifFormat.is(file) {
+		out, err = gifFrames(file, func(total int) []int { return spread(total, n) }, o)
+	} else {
+		var m *Image
+		m, err = decodeFile(file, o)
+		out = []*Image{m}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return out, nil
+}
+
+// spread returns at most n indices of total frames, evenly chosen.
+func spread(total, n int) []int {
+	n = min(n, total)
+	out := make([]int, n)
+	for i := range out {
+		out[i] = i * total / n
+	}
+	return out
+}

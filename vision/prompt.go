@@ -1,0 +1,224 @@
+package vision
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+)
+
+// prompt is how the text of a model has images, a processor class of transformers, beside the family that most of its models have.
+type prompt struct {
+	classes  []string // processor_class
+	models   []string // model_type of config.json where no class is given
+	defaults texts
+	read     func(t *texts, c *config) error           // nil if there is nothing to check
+	mark     func(t *texts) string                     // what stands for an image in a rendered prompt
+	tokens   func(t *texts, l Layout) int              // how many of them
+	text     func(t *texts, l Layout) string           // what replaces the mark
+	whole    func(t *texts, text string, n int) string // what is done with the prompt before; nil for nothing
+}
+
+// prompts are all of them.
+var prompts = []*prompt{&qwenPrompt, &gemma3Prompt, &llavaPrompt, &idefics3Prompt, &smolvlmPrompt, &paligemmaPrompt}
+
+// texts are the tokens and numbers that prompts are made of.
+type texts struct {
+	image, begin, end  string // image_token, boi_token, eoi_token
+	fake, global       string // fake_image_token, global_image_token
+	bos                string // bos_token
+	length             int    // tokens of an image or a tile
+	patch, extra, drop int    // LLaVA: pixels of a patch, tokens besides patches, tokens left out
+}
+
+// textFields are the keys of processor_config.json about the text.
+type textFields struct {
+	Class    *string `json:"processor_class"`
+	Length   any     `json:"image_seq_length"`
+	Len      any     `json:"image_seq_len"`
+	Patch    any     `json:"patch_size"`
+	Extra    any     `json:"num_additional_image_tokens"`
+	Strategy *string `json:"vision_feature_select_strategy"`
+	Image    any     `json:"image_token"`
+}
+
+// tokenFields are the keys of tokenizer_config.json about images. A token is a string or an object with "content".
+type tokenFields struct {
+	Class  *string `json:"processor_class"`
+	Image  any     `json:"image_token"`
+	Begin  any     `json:"boi_token"`
+	End    any     `json:"eoi_token"`
+	Fake   any     `json:"fake_image_token"`
+	Global any     `json:"global_image_token"`
+	BOS    any     `json:"bos_token"`
+	Extra  any     `json:"extra_special_tokens"`
+	Model  any     `json:"model_specific_special_tokens"`
+}
+
+// readTexts finds the prompt by the class of the processor, which the files name in the order in which AutoProcessor asks them.
+func (p *Processor) readTexts(dir folder, f *fields, model *string) error {
+	var outer textFields
+	var tokens tokenFields
+	if _, err := dir.read("processor_config.json", &outer); err != nil {
+		return err
+	}
+	if _, err := dir.read("tokenizer_config.json", &tokens); err != nil {
+		return err
+	}
+	for _, class := range []*string{outer.Class, f.Class, tokens.Class} {
+		if class != nil {
+			p.prompt = promptOf(func(q *prompt) bool { return slices.Contains(q.classes, *class) })
+			model = nil
+			break
+		}
+	}
+	if model != nil {
+		p.prompt = promptOf(func(q *prompt) bool { return slices.Contains(q.models, *model) })
+	}
+	if p.prompt == nil {
+		return nil
+	}
+	t := p.prompt.defaults
+	r := reader{}
+	r.count("image_seq_len", outer.Len, &t.length)
+	r.count("image_seq_length", outer.Length, &t.length)
+	r.count("patch_size", outer.Patch, &t.patch)
+	if n, ok := whole(outer.Extra); ok && n >= 0 {
+		t.extra = n
+	} else if outer.Extra != nil {
+		r.fail("num_additional_image_tokens", outer.Extra, "a number from 0")
+	}
+	if outer.Strategy != nil && *outer.Strategy == "default" {
+		t.drop = 1
+	}
+	tokenOf(outer.Image, &t.image)
+	tokens.apply(&t)
+	if t.length > mostTokens || t.extra > mostTokens {
+		r.fail("image_seq_len, image_seq_length or num_additional_image_tokens", max(t.length, t.extra), fmt.Sprintf("at most %d", mostTokens))
+	}
+	if r.err != nil {
+		return fmt.Errorf("processor_config.json: %w", r.err)
+	}
+	p.texts = t
+	if p.prompt.read != nil {
+		if err := p.prompt.read(&p.texts, &p.config); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func promptOf(is func(*prompt) bool) *prompt {
+	if i := slices.IndexFunc(prompts, is); i >= 0 {
+		return prompts[i]
+	}
+	return nil
+}
+
+// apply overwrites the tokens that the tokenizer names.
+func (f *tokenFields) apply(t *texts) {
+	named := map[string]*string{
+		"image_token": &t.image, "boi_token": &t.begin, "eoi_token": &t.end, "fake_image_token": &t.fake, "global_image_token": &t.global,
+	}
+	for _, extra := range []any{f.Model, f.Extra} {
+		if m, ok := extra.(map[string]any); ok {
+			for name, to := range named {
+				tokenOf(m[name], to)
+			}
+		}
+	}
+	for name, value := range map[string]any{"image_token": f.Image, "boi_token": f.Begin, "eoi_token": f.End, "fake_image_token": f.Fake, "global_image_token": f.Global} {
+		tokenOf(value, named[name])
+	}
+	tokenOf(f.BOS, &t.bos)
+}
+
+// tokenOf sets a token if there is one.
+func tokenOf(value any, to *string) {
+	if m, ok := value.(map[string]any); ok {
+		value = m["content"]
+	}
+	if s, ok := value.(string); ok && s != "" {
+		*to = s
+	}
+}
+
+// errNoPrompt is what a processor without a text has for prompts.
+func (p *Processor) errNoPrompt() error {
+	return fmt.Errorf("vision: %s: the files name no processor_class whose text has images, as Qwen2VLProcessor: %w", p.kind, snug.ErrConfig)
+}
+
+// Placeholder returns what stands for an image in a prompt that a chat template has rendered, as "<|image_pad|>", and "" for a
+// model without text.
+func (p *Processor) Placeholder() string {
+	if !p.made() || p.prompt == nil {
+		return ""
+	}
+	return p.prompt.mark(&p.texts)
+}
+
+// Text returns what the text has in place of one placeholder, for an image of a layout: Layout.Tokens image tokens, and the marks
+// around and between them. The error wraps [snug.ErrConfig] for a model without text.
+func (p *Processor) Text(l Layout) (string, error) {
+	if !p.made() {
+		return "", errNoProcessor
+	}
+	if p.prompt == nil {
+		return "", p.errNoPrompt()
+	}
+	if err := l.check(); err != nil {
+		return "", err
+	}
+	if tiles := int64(l.Rows)*int64(l.Columns) + 1; tiles*int64(p.texts.length) > mostTokens {
+		return "", fmt.Errorf("vision: layout of %d tiles with %d tokens each, want at most %d tokens: %w", tiles, p.texts.length, mostTokens, snug.ErrShape)
+	}
+	return p.prompt.text(&p.texts, l), nil
+}
+
+// mostTokens is the most tokens or tiles that an image has in a text.
+const mostTokens = 1 << 20
+
+// check returns an error if a layout has sizes that no image has.
+func (l Layout) check() error {
+	for _, n := range append([]int{l.Tokens, l.Rows, l.Columns, l.Merge}, l.Grid[:]...) {
+		if n < 0 || n > mostTokens {
+			return fmt.Errorf("vision: layout has %d tokens, tiles or patches, want from 0 to %d: %w", n, mostTokens, snug.ErrShape)
+		}
+	}
+	if int64(l.Rows)*int64(l.Columns) > mostTokens {
+		return fmt.Errorf("vision: layout of %d x %d tiles, want at most %d: %w", l.Columns, l.Rows, mostTokens, snug.ErrShape)
+	}
+	return nil
+}
+
+// Expand returns a rendered prompt with the text of each image in place of its placeholder, in turn, as the processor's call makes it
+// before the tokenizer sees it. There are as many images as placeholders, otherwise the error wraps [snug.ErrShape].
+func (p *Processor) Expand(text string, images ...Layout) (string, error) {
+	if !p.made() {
+		return "", errNoProcessor
+	}
+	if p.prompt == nil {
+		return "", p.errNoPrompt()
+	}
+	mark := p.prompt.mark(&p.texts)
+	if p.prompt.whole != nil {
+		text = p.prompt.whole(&p.texts, text, len(images))
+	}
+	if n := strings.Count(text, mark); n != len(images) {
+		return "", fmt.Errorf("vision: %d times %q in the text, want one for each of %d images: %w", n, mark, len(images), snug.ErrShape)
+	}
+	var b strings.Builder
+	for _, l := range images {
+		before, after, _ := strings.Cut(text, mark)
+		replaced, err := p.Text(l)
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(before)
+		b.WriteString(replaced)
+		text = after
+	}
+	b.WriteString(text)
+	return b.String(), nil
+}
