@@ -2,14 +2,17 @@ package transformer
 
 import (
 	"context"
+	"errors"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/meter"
@@ -413,4 +416,51 @@ func (w *doneWindow) Into(name string) (snug.View, snug.Into, error) {
 func (w *doneWindow) Done(name string) error {
 	w.done[name]++
 	return nil
+}
+
+// TestEmbeddingsOfRanks: of ranks that hold their weights together, one has vectors and spans, and the other has not.
+func TestEmbeddingsOfRanks(t *testing.T) {
+	reducers, err := accum.Local(t.Context(), 2)
+	require.NoError(t, err)
+	whole := newTiny(t, published(), Options{Seed: 3})
+	batches := []Batch{withTable(t, whole, someBatch(5, 11, 2, 7), []int32{0, 3, 4, 9}), someBatch(6, 11, 2, 7)}
+	batches[0].Spans = [][2]int{{1, 4}}
+	_, first := lossAndGradients(t, whole, batches[0])
+	want, vectors := []map[string][]float32{first, nil}, onHost(t, batches[0].Embeddings.Grad)
+	_, want[1] = lossAndGradients(t, whole, batches[1])
+	clearGrad(t, batches[0], 7)
+	errs, have := make([]error, 2), make([]sums, 2)
+	var wait sync.WaitGroup
+	for rank, r := range reducers {
+		wait.Go(func() {
+			errs[rank] = func() error {
+				pages, err := accum.NewPages(r, accum.PagesOptions{})
+				if err != nil {
+					return err
+				}
+				m, err := New(published(), Options{Seed: 3, Pages: pages, PageFloats: true})
+				if err != nil {
+					return err
+				}
+				for _, p := range m.Params() { // as newTiny
+					if len(p.Shape) == 1 {
+						err = errors.Join(err, snug.Copy(p.Value, whole.index[p.Name].Value))
+					}
+				}
+				have[rank] = sums{m, map[string]snug.View{}}
+				if _, e := m.Backprop(t.Context(), batches[rank], 1, have[rank]); e != nil {
+					return e
+				}
+				return errors.Join(err, m.Close(), pages.Close())
+			}()
+		})
+	}
+	wait.Wait()
+	require.NoError(t, errors.Join(errs...))
+	require.Equal(t, vectors, onHost(t, batches[0].Embeddings.Grad))
+	for rank, grads := range want {
+		for name, g := range grads {
+			require.Equal(t, g, have[rank].acc[name].Float32s(), name)
+		}
+	}
 }
