@@ -161,7 +161,7 @@ func (m *Model) Reserve(sequences, tokens int) (err error) {
 	if sequences < 1 || tokens < 1 || sequences > math.MaxInt32/tokens || sequences*tokens > math.MaxInt/16/m.widest() {
 		return fmt.Errorf("%d sequences of %d tokens, want 1 to 2^31-1 tokens: %w", sequences, tokens, snug.ErrShape)
 	}
-	m.pass.Batch.Rows, m.pass.Batch.Longest = sequences*tokens, tokens
+	m.pass.Batch = layers.Batch{Rows: sequences * tokens, Longest: tokens, Positions: m.pass.Batch.Positions[:0]}
 	if err := m.prepare(tokens, tokens); err != nil {
 		return err
 	}

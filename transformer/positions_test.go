@@ -210,6 +210,10 @@ func TestPositionsGenerate(t *testing.T) {
 
 func TestPositionsRefused(t *testing.T) {
 	ctx := context.Background()
+	m, b := newTiny(t, tinyAxes(), Options{Seed: 3}), someBatch(7, 11, 2, 9)
+	b.Positions, b.Spans = images(), [][2]int{{2, 1}} // which is refused when the positions have their place
+	require.ErrorIs(t, m.Logits(ctx, make([]float32, 2*11), b, nil), snug.ErrShape)
+	require.NoError(t, m.Reserve(1, 4))
 	for name, test := range map[string]struct {
 		c         *Config
 		positions [][]int32

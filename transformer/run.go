@@ -125,8 +125,8 @@ func (m *Model) end() {
 	m.pass.PutAll()
 	m.balance.End()
 	m.options.Monitor.Enter(meter.Idle, "")
-	m.backward, m.pass.Window, m.pass.Batch.Tokens, m.pass.Batch.Starts = call{}, nil, nil, nil
-	m.pass.Batch.Embeddings, m.pass.Batch.Spans, m.pass.Batch.Axes, m.pass.Batch.Reach = Embeddings{}, nil, nil, 0
+	m.backward, m.pass.Window = call{}, nil
+	m.pass.Batch = layers.Batch{Positions: m.pass.Batch.Positions[:0]} // whose memory is the model's
 	m.counted.labels, m.counted.weights = nil, nil
 }
 
