@@ -176,17 +176,143 @@ func tapsFewAVX512(dst *float32, src *float32, w *float32, offsets *int, taps in
 //go:noescape
 func dotsAVX512(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, rowY int, rowSrc int)
 
-// tapsAcrossAVX2 sets each of cols positions to the last row of w plus the sum over taps of the other rows times src from the
-// tap's offset on, for a multiple of 16 channels. Distances are in bytes, offsets in elements.
+// tapsAcross1Step1AVX2 is TapsAcross for rows of 1 taps and results 1 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
 //
 //go:noescape
-func tapsAcrossAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, cols int, channels int, stepSrc int, stepDst int, rowW int)
+func tapsAcross1Step1AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
 
-// dotsAcrossAVX2 adds to 3 rows of sums, for a multiple of 16 channels, the products of rows of positions of y with src from
-// each of as many offsets on. Distances are in bytes, offsets in elements.
+// tapsAcross2Step1AVX2 is TapsAcross for rows of 2 taps and results 1 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
 //
 //go:noescape
-func dotsAcrossAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, channels int, rowY int, stepY int, rowSrc int, stepSrc int, rowSums int)
+func tapsAcross2Step1AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+
+// tapsAcross3Step1AVX2 is TapsAcross for rows of 3 taps and results 1 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func tapsAcross3Step1AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+
+// tapsAcross3Step2AVX2 is TapsAcross for rows of 3 taps and results 2 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func tapsAcross3Step2AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+
+// tapsAcross1Step1AVX512 is TapsAcross for rows of 1 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func tapsAcross1Step1AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+
+// tapsAcross2Step1AVX512 is TapsAcross for rows of 2 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func tapsAcross2Step1AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+
+// tapsAcross3Step1AVX512 is TapsAcross for rows of 3 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func tapsAcross3Step1AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+
+// tapsAcross3Step2AVX512 is TapsAcross for rows of 3 taps and results 2 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func tapsAcross3Step2AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+
+// dotsAcross1Step1Rows1AVX2 is DotsAcross for 1 rows of 1 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross1Step1Rows1AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step1Rows1AVX2 is DotsAcross for 1 rows of 3 taps and results 1 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step1Rows1AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step2Rows1AVX2 is DotsAcross for 1 rows of 3 taps and results 2 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step2Rows1AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step1Rows1AVX512 is DotsAcross for 1 rows of 3 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step1Rows1AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step2Rows1AVX512 is DotsAcross for 1 rows of 3 taps and results 2 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step2Rows1AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross1Step1Rows2AVX2 is DotsAcross for 2 rows of 1 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross1Step1Rows2AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step1Rows2AVX2 is DotsAcross for 2 rows of 3 taps and results 1 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step1Rows2AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step2Rows2AVX2 is DotsAcross for 2 rows of 3 taps and results 2 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step2Rows2AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step1Rows2AVX512 is DotsAcross for 2 rows of 3 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step1Rows2AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step2Rows2AVX512 is DotsAcross for 2 rows of 3 taps and results 2 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step2Rows2AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross1Step1Rows3AVX2 is DotsAcross for 3 rows of 1 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross1Step1Rows3AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step1Rows3AVX2 is DotsAcross for 3 rows of 3 taps and results 1 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step1Rows3AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step2Rows3AVX2 is DotsAcross for 3 rows of 3 taps and results 2 positions apart, for a multiple of 8 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step2Rows3AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step1Rows3AVX512 is DotsAcross for 3 rows of 3 taps and results 1 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step1Rows3AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+
+// dotsAcross3Step2Rows3AVX512 is DotsAcross for 3 rows of 3 taps and results 2 positions apart, for a multiple of 16 channels. Distances
+// and channels are in bytes, distances of rows in elements.
+//
+//go:noescape
+func dotsAcross3Step2Rows3AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
 
 // storeBF16AVX2 rounds rows of cols floats, and writes nothing else. Distances are in bytes.
 //

@@ -3760,197 +3760,8521 @@ last:
 	VZEROUPPER
 	RET
 
-// func tapsAcrossAVX2(dst *float32, src *float32, w *float32, offsets *int, taps int, cols int, channels int, stepSrc int, stepDst int, rowW int)
-// Requires: AVX, FMA3
-TEXT ·tapsAcrossAVX2(SB), NOSPLIT, $8-80
-	MOVQ  dst+0(FP), AX
-	MOVQ  src+8(FP), CX
-	MOVQ  w+16(FP), DX
-	MOVQ  offsets+24(FP), BX
-	MOVQ  stepSrc+56(FP), SI
-	MOVQ  stepDst+64(FP), DI
-	MOVQ  rowW+72(FP), R8
-	LEAQ  (SI)(SI*2), R9
-	MOVQ  taps+32(FP), R10
-	IMULQ R8, R10
+// func tapsAcross1Step1AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·tapsAcross1Step1AVX2(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), AX
+	LEAQ (SI)(SI*2), DI
 
-channels:
-	MOVQ cols+40(FP), R11
-	MOVQ AX, R12
-	MOVQ CX, R13
-	CMPQ R11, $0x04
-	JL   single
+tile:
+	CMPQ cols+56(FP), $0x08
+	JLT  below8
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
 
-group:
-	VMOVUPS (DX)(R10*1), Y8
-	VMOVAPS Y8, Y0
-	VMOVAPS Y8, Y2
-	VMOVAPS Y8, Y4
-	VMOVAPS Y8, Y6
-	VMOVUPS 32(DX)(R10*1), Y9
-	VMOVAPS Y9, Y1
-	VMOVAPS Y9, Y3
-	VMOVAPS Y9, Y5
-	VMOVAPS Y9, Y7
-	XORQ    R14, R14
-	MOVQ    DX, BP
-	CMPQ    taps+32(FP), $0x00
-	JE      tap4Done
+line8:
+	XORQ R9, R9
 
-tap4:
-	MOVQ        (BX)(R14*8), R15
-	LEAQ        (R13)(R15*4), R15
-	VMOVUPS     (BP), Y8
-	VMOVUPS     32(BP), Y9
-	VFMADD231PS (R15), Y8, Y0
-	VFMADD231PS 32(R15), Y9, Y1
-	VFMADD231PS (R15)(SI*1), Y8, Y2
-	VFMADD231PS 32(R15)(SI*1), Y9, Y3
-	VFMADD231PS (R15)(SI*2), Y8, Y4
-	VFMADD231PS 32(R15)(SI*2), Y9, Y5
-	VFMADD231PS (R15)(R9*1), Y8, Y6
-	VFMADD231PS 32(R15)(R9*1), Y9, Y7
-	ADDQ        R8, BP
-	INCQ        R14
-	CMPQ        R14, taps+32(FP)
-	JLT         tap4
+channels8:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	VMOVAPS Y0, Y7
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store8
 
-tap4Done:
-	MOVQ    R12, R15
-	VMOVUPS Y0, (R15)
-	VMOVUPS Y1, 32(R15)
-	ADDQ    DI, R15
-	VMOVUPS Y2, (R15)
-	VMOVUPS Y3, 32(R15)
-	ADDQ    DI, R15
-	VMOVUPS Y4, (R15)
-	VMOVUPS Y5, 32(R15)
-	ADDQ    DI, R15
-	VMOVUPS Y6, (R15)
-	VMOVUPS Y7, 32(R15)
-	ADDQ    DI, R15
-	LEAQ    (R12)(DI*4), R12
-	LEAQ    (R13)(SI*4), R13
-	SUBQ    $0x04, R11
-	JZ      next
-	CMPQ    R11, $0x04
-	JGE     group
-	LEAQ    -4(R11), R14
-	MOVQ    $0x00000004, R11
-	MOVQ    R14, R15
-	IMULQ   DI, R15
-	ADDQ    R15, R12
-	IMULQ   SI, R14
-	ADDQ    R14, R13
-	JMP     group
+row8:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y1
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y2
+	VMOVUPS     (R12)(DI*1), Y9
+	VFMADD231PS Y9, Y8, Y3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y4
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y5
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y6
+	VMOVUPS     (R12)(DI*1), Y9
+	VFMADD231PS Y9, Y8, Y7
+	DECQ        R11
+	JNZ         row8
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
 
-single:
-	VMOVUPS (DX)(R10*1), Y8
-	VMOVAPS Y8, Y0
-	VMOVUPS 32(DX)(R10*1), Y9
-	VMOVAPS Y9, Y1
-	XORQ    R14, R14
-	MOVQ    DX, BP
-	CMPQ    taps+32(FP), $0x00
-	JE      tap1Done
+store8:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y5, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y6, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y7, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R13
+	SHLQ       $0x03, R13
+	ADDQ       R13, dst+0(FP)
+	MOVQ       SI, R13
+	SHLQ       $0x03, R13
+	ADDQ       R13, src+8(FP)
+	JMP        tile
 
-tap1:
-	MOVQ        (BX)(R14*8), R15
-	LEAQ        (R13)(R15*4), R15
-	VMOVUPS     (BP), Y8
-	VMOVUPS     32(BP), Y9
-	VFMADD231PS (R15), Y8, Y0
-	VFMADD231PS 32(R15), Y9, Y1
-	ADDQ        R8, BP
-	INCQ        R14
-	CMPQ        R14, taps+32(FP)
-	JLT         tap1
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
 
-tap1Done:
-	MOVQ    R12, R15
-	VMOVUPS Y0, (R15)
-	VMOVUPS Y1, 32(R15)
-	ADDQ    DI, R15
-	ADDQ    DI, R12
-	ADDQ    SI, R13
-	DECQ    R11
-	JNZ     single
+line7:
+	XORQ R9, R9
 
-next:
-	ADDQ $0x40, AX
-	ADDQ $0x40, CX
-	ADDQ $0x40, DX
-	SUBQ $0x10, channels+48(FP)
-	JNZ  channels
+channels7:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store7
+
+row7:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y1
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y2
+	VMOVUPS     (R12)(DI*1), Y9
+	VFMADD231PS Y9, Y8, Y3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y4
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y5
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y6
+	DECQ        R11
+	JNZ         row7
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+
+store7:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y5, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y6, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R9, R9
+
+channels6:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store6
+
+row6:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y1
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y2
+	VMOVUPS     (R12)(DI*1), Y9
+	VFMADD231PS Y9, Y8, Y3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y4
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y5
+	DECQ        R11
+	JNZ         row6
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y5, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R9, R9
+
+channels5:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store5
+
+row5:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y1
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y2
+	VMOVUPS     (R12)(DI*1), Y9
+	VFMADD231PS Y9, Y8, Y3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y4
+	DECQ        R11
+	JNZ         row5
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+
+store5:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R9, R9
+
+channels4:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store4
+
+row4:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y1
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y2
+	VMOVUPS     (R12)(DI*1), Y9
+	VFMADD231PS Y9, Y8, Y3
+	DECQ        R11
+	JNZ         row4
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R9, R9
+
+channels3:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store3
+
+row3:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y1
+	VMOVUPS     (R12)(SI*2), Y9
+	VFMADD231PS Y9, Y8, Y2
+	DECQ        R11
+	JNZ         row3
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+
+store3:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R9, R9
+
+channels2:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	VMOVAPS Y0, Y1
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store2
+
+row2:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	VMOVUPS     (R12)(SI*1), Y9
+	VFMADD231PS Y9, Y8, Y1
+	DECQ        R11
+	JNZ         row2
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Y1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R9, R9
+
+channels1:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Y0
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store1
+
+row1:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Y8
+	VMOVUPS     (R12), Y9
+	VFMADD231PS Y9, Y8, Y0
+	DECQ        R11
+	JNZ         row1
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+
+store1:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Y0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x20, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line1
+
+done:
 	VZEROUPPER
 	RET
 
-// func dotsAcrossAVX2(sums *float32, y *float32, src *float32, offsets *int, rows int, cols int, channels int, rowY int, stepY int, rowSrc int, stepSrc int, rowSums int)
+// func tapsAcross2Step1AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·tapsAcross2Step1AVX2(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), R8
+	LEAQ (SI)(SI*2), DI
+
+tile:
+	MOVQ    edges+112(FP), R14
+	ANDQ    $0x01, R14
+	LEAQ    masks<>+0(SB), AX
+	SHLQ    $0x05, R14
+	VMOVDQU (AX)(R14*1), Y11
+	ANDQ    $-2, edges+112(FP)
+	XORQ    R14, R14
+	CMPQ    cols+56(FP), $0x08
+	JG      inside
+	MOVQ    edges+112(FP), R14
+	SHRQ    $0x01, R14
+
+inside:
+	LEAQ    masks<>+0(SB), AX
+	SHLQ    $0x05, R14
+	VMOVDQU (AX)(R14*1), Y12
+	CMPQ    cols+56(FP), $0x08
+	JLT     below8
+	MOVQ    lines+48(FP), R9
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+
+line8:
+	XORQ R10, R10
+
+channels8:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	VMOVAPS Y0, Y7
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store8
+
+row8:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VFMADD231PS Y10, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y2
+	VFMADD231PS Y10, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y10
+	VFMADD231PS Y10, Y9, Y3
+	VFMADD231PS Y10, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y4
+	VFMADD231PS Y10, Y8, Y5
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y5
+	VFMADD231PS Y10, Y8, Y6
+	VMOVUPS     (R13)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y6
+	VFMADD231PS Y10, Y8, Y7
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y12, Y10
+	VFMADD231PS Y10, Y9, Y7
+	DECQ        R12
+	JNZ         row8
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store8:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y7, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, dst+0(FP)
+	MOVQ       SI, R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, src+8(FP)
+	JMP        tile
+
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line7:
+	XORQ R10, R10
+
+channels7:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store7
+
+row7:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VFMADD231PS Y10, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y2
+	VFMADD231PS Y10, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y10
+	VFMADD231PS Y10, Y9, Y3
+	VFMADD231PS Y10, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y4
+	VFMADD231PS Y10, Y8, Y5
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y5
+	VFMADD231PS Y10, Y8, Y6
+	VMASKMOVPS  (R13)(DI*1), Y12, Y10
+	VFMADD231PS Y10, Y9, Y6
+	DECQ        R12
+	JNZ         row7
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store7:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R10, R10
+
+channels6:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store6
+
+row6:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VFMADD231PS Y10, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y2
+	VFMADD231PS Y10, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y10
+	VFMADD231PS Y10, Y9, Y3
+	VFMADD231PS Y10, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y4
+	VFMADD231PS Y10, Y8, Y5
+	VMASKMOVPS  (R13)(SI*2), Y12, Y10
+	VFMADD231PS Y10, Y9, Y5
+	DECQ        R12
+	JNZ         row6
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R10, R10
+
+channels5:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store5
+
+row5:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VFMADD231PS Y10, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y2
+	VFMADD231PS Y10, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y10
+	VFMADD231PS Y10, Y9, Y3
+	VFMADD231PS Y10, Y8, Y4
+	VMASKMOVPS  (R13)(SI*1), Y12, Y10
+	VFMADD231PS Y10, Y9, Y4
+	DECQ        R12
+	JNZ         row5
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+
+store5:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R10, R10
+
+channels4:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store4
+
+row4:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VFMADD231PS Y10, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y2
+	VFMADD231PS Y10, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y12, Y10
+	VFMADD231PS Y10, Y9, Y3
+	DECQ        R12
+	JNZ         row4
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R10, R10
+
+channels3:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store3
+
+row3:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VFMADD231PS Y10, Y8, Y2
+	VMASKMOVPS  (R13)(DI*1), Y12, Y10
+	VFMADD231PS Y10, Y9, Y2
+	DECQ        R12
+	JNZ         row3
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store3:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R10, R10
+
+channels2:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store2
+
+row2:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VMASKMOVPS  (R13)(SI*2), Y12, Y10
+	VFMADD231PS Y10, Y9, Y1
+	DECQ        R12
+	JNZ         row2
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R10, R10
+
+channels1:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store1
+
+row1:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMASKMOVPS  (R13), Y11, Y10
+	VFMADD231PS Y10, Y8, Y0
+	VMASKMOVPS  (R13)(SI*1), Y12, Y10
+	VFMADD231PS Y10, Y9, Y0
+	DECQ        R12
+	JNZ         row1
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+
+store1:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line1
+
+done:
+	VZEROUPPER
+	RET
+
+// func tapsAcross3Step1AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·tapsAcross3Step1AVX2(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), R8
+	LEAQ (SI)(SI*2), DI
+
+tile:
+	MOVQ    edges+112(FP), R14
+	ANDQ    $0x01, R14
+	LEAQ    masks<>+0(SB), AX
+	SHLQ    $0x05, R14
+	VMOVDQU (AX)(R14*1), Y12
+	ANDQ    $-2, edges+112(FP)
+	XORQ    R14, R14
+	CMPQ    cols+56(FP), $0x08
+	JG      inside
+	MOVQ    edges+112(FP), R14
+	SHRQ    $0x01, R14
+
+inside:
+	LEAQ    masks<>+0(SB), AX
+	SHLQ    $0x05, R14
+	VMOVDQU (AX)(R14*1), Y13
+	CMPQ    cols+56(FP), $0x08
+	JLT     below8
+	MOVQ    lines+48(FP), R9
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+
+line8:
+	XORQ R10, R10
+
+channels8:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	VMOVAPS Y0, Y7
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store8
+
+row8:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y9, Y2
+	VFMADD231PS Y11, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y9, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y9, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y4
+	VFMADD231PS Y11, Y9, Y5
+	VFMADD231PS Y11, Y8, Y6
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y5
+	VFMADD231PS Y11, Y9, Y6
+	VFMADD231PS Y11, Y8, Y7
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y6
+	VFMADD231PS Y11, Y9, Y7
+	VMASKMOVPS  (R13)(SI*1), Y13, Y11
+	VFMADD231PS Y11, Y10, Y7
+	DECQ        R12
+	JNZ         row8
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store8:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y7, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, dst+0(FP)
+	MOVQ       SI, R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, src+8(FP)
+	JMP        tile
+
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line7:
+	XORQ R10, R10
+
+channels7:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store7
+
+row7:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y9, Y2
+	VFMADD231PS Y11, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y9, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y9, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y4
+	VFMADD231PS Y11, Y9, Y5
+	VFMADD231PS Y11, Y8, Y6
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y5
+	VFMADD231PS Y11, Y9, Y6
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y13, Y11
+	VFMADD231PS Y11, Y10, Y6
+	DECQ        R12
+	JNZ         row7
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store7:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R10, R10
+
+channels6:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store6
+
+row6:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y9, Y2
+	VFMADD231PS Y11, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y9, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y9, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y4
+	VFMADD231PS Y11, Y9, Y5
+	VMASKMOVPS  (R13)(DI*1), Y13, Y11
+	VFMADD231PS Y11, Y10, Y5
+	DECQ        R12
+	JNZ         row6
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R10, R10
+
+channels5:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store5
+
+row5:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y9, Y2
+	VFMADD231PS Y11, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y9, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y9, Y4
+	VMASKMOVPS  (R13)(SI*2), Y13, Y11
+	VFMADD231PS Y11, Y10, Y4
+	DECQ        R12
+	JNZ         row5
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+
+store5:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R10, R10
+
+channels4:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store4
+
+row4:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y9, Y2
+	VFMADD231PS Y11, Y8, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y9, Y3
+	VMASKMOVPS  (R13)(SI*1), Y13, Y11
+	VFMADD231PS Y11, Y10, Y3
+	DECQ        R12
+	JNZ         row4
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R10, R10
+
+channels3:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store3
+
+row3:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y9, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y9, Y2
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y13, Y11
+	VFMADD231PS Y11, Y10, Y2
+	DECQ        R12
+	JNZ         row3
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store3:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R10, R10
+
+channels2:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store2
+
+row2:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y9, Y1
+	VMASKMOVPS  (R13)(DI*1), Y13, Y11
+	VFMADD231PS Y11, Y10, Y1
+	DECQ        R12
+	JNZ         row2
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R10, R10
+
+channels1:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store1
+
+row1:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMASKMOVPS  (R13)(SI*2), Y13, Y11
+	VFMADD231PS Y11, Y10, Y0
+	DECQ        R12
+	JNZ         row1
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+
+store1:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line1
+
+done:
+	VZEROUPPER
+	RET
+
+// func tapsAcross3Step2AVX2(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·tapsAcross3Step2AVX2(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), R8
+	LEAQ (SI)(SI*2), DI
+
+tile:
+	MOVQ    edges+112(FP), R14
+	ANDQ    $0x01, R14
+	LEAQ    masks<>+0(SB), AX
+	SHLQ    $0x05, R14
+	VMOVDQU (AX)(R14*1), Y12
+	ANDQ    $-2, edges+112(FP)
+	XORQ    R14, R14
+	CMPQ    cols+56(FP), $0x08
+	JG      inside
+	MOVQ    edges+112(FP), R14
+	SHRQ    $0x01, R14
+
+inside:
+	LEAQ    masks<>+0(SB), AX
+	SHLQ    $0x05, R14
+	VMOVDQU (AX)(R14*1), Y13
+	CMPQ    cols+56(FP), $0x08
+	JLT     below8
+	MOVQ    lines+48(FP), R9
+	MOVQ    dst+0(FP), AX
+	MOVQ    src+8(FP), CX
+
+line8:
+	XORQ R10, R10
+
+channels8:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	VMOVAPS Y0, Y7
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store8
+
+row8:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y2
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y8, Y3
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y4
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y5
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y5
+	VFMADD231PS Y11, Y8, Y6
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y6
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y6
+	VFMADD231PS Y11, Y8, Y7
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y7
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y13, Y11
+	VFMADD231PS Y11, Y10, Y7
+	DECQ        R12
+	JNZ         row8
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store8:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y7, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, dst+0(FP)
+	MOVQ       SI, R14
+	SHLQ       $0x04, R14
+	ADDQ       R14, src+8(FP)
+	JMP        tile
+
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line7:
+	XORQ R10, R10
+
+channels7:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	VMOVAPS Y0, Y6
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store7
+
+row7:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y2
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y8, Y3
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y4
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y5
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y5
+	VFMADD231PS Y11, Y8, Y6
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y6
+	VMASKMOVPS  (R13)(SI*2), Y13, Y11
+	VFMADD231PS Y11, Y10, Y6
+	DECQ        R12
+	JNZ         row7
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store7:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R10, R10
+
+channels6:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	VMOVAPS Y0, Y5
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store6
+
+row6:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y2
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y8, Y3
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y4
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y4
+	VFMADD231PS Y11, Y8, Y5
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y5
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y13, Y11
+	VFMADD231PS Y11, Y10, Y5
+	DECQ        R12
+	JNZ         row6
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R10, R10
+
+channels5:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	VMOVAPS Y0, Y4
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store5
+
+row5:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y2
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y8, Y3
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y3
+	VFMADD231PS Y11, Y8, Y4
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y4
+	VMASKMOVPS  (R13)(SI*2), Y13, Y11
+	VFMADD231PS Y11, Y10, Y4
+	DECQ        R12
+	JNZ         row5
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store5:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R10, R10
+
+channels4:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	VMOVAPS Y0, Y3
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store4
+
+row4:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y2
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y2
+	VFMADD231PS Y11, Y8, Y3
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y3
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y13, Y11
+	VFMADD231PS Y11, Y10, Y3
+	DECQ        R12
+	JNZ         row4
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R10, R10
+
+channels3:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	VMOVAPS Y0, Y2
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store3
+
+row3:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Y11
+	VFMADD231PS Y11, Y10, Y1
+	VFMADD231PS Y11, Y8, Y2
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y2
+	VMASKMOVPS  (R13)(SI*2), Y13, Y11
+	VFMADD231PS Y11, Y10, Y2
+	DECQ        R12
+	JNZ         row3
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store3:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R10, R10
+
+channels2:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	VMOVAPS Y0, Y1
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store2
+
+row2:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMOVUPS     (R13)(SI*2), Y11
+	VFMADD231PS Y11, Y10, Y0
+	VFMADD231PS Y11, Y8, Y1
+	VMOVUPS     (R13)(DI*1), Y11
+	VFMADD231PS Y11, Y9, Y1
+	LEAQ        (R13)(SI*4), R13
+	VMASKMOVPS  (R13), Y13, Y11
+	VFMADD231PS Y11, Y10, Y1
+	DECQ        R12
+	JNZ         row2
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Y1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R10, R10
+
+channels1:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Y0
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store1
+
+row1:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Y8
+	VMOVUPS     (R14)(R8*1), Y9
+	VMOVUPS     (R14)(R8*2), Y10
+	VMASKMOVPS  (R13), Y12, Y11
+	VFMADD231PS Y11, Y8, Y0
+	VMOVUPS     (R13)(SI*1), Y11
+	VFMADD231PS Y11, Y9, Y0
+	VMASKMOVPS  (R13)(SI*2), Y13, Y11
+	VFMADD231PS Y11, Y10, Y0
+	DECQ        R12
+	JNZ         row1
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store1:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Y0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x20, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line1
+
+done:
+	VZEROUPPER
+	RET
+
+// func tapsAcross1Step1AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·tapsAcross1Step1AVX512(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), AX
+	LEAQ (SI)(SI*2), DI
+
+tile:
+	CMPQ cols+56(FP), $0x08
+	JLT  below8
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line8:
+	XORQ R9, R9
+
+channels8:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	VMOVAPS Z0, Z7
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store8
+
+row8:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z1
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z2
+	VMOVUPS     (R12)(DI*1), Z9
+	VFMADD231PS Z9, Z8, Z3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z4
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z5
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z6
+	VMOVUPS     (R12)(DI*1), Z9
+	VFMADD231PS Z9, Z8, Z7
+	DECQ        R11
+	JNZ         row8
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+
+store8:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z5, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z6, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z7, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R13
+	SHLQ       $0x03, R13
+	ADDQ       R13, dst+0(FP)
+	MOVQ       SI, R13
+	SHLQ       $0x03, R13
+	ADDQ       R13, src+8(FP)
+	JMP        tile
+
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line7:
+	XORQ R9, R9
+
+channels7:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store7
+
+row7:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z1
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z2
+	VMOVUPS     (R12)(DI*1), Z9
+	VFMADD231PS Z9, Z8, Z3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z4
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z5
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z6
+	DECQ        R11
+	JNZ         row7
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+
+store7:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z5, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z6, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R9, R9
+
+channels6:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store6
+
+row6:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z1
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z2
+	VMOVUPS     (R12)(DI*1), Z9
+	VFMADD231PS Z9, Z8, Z3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z4
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z5
+	DECQ        R11
+	JNZ         row6
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z5, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R9, R9
+
+channels5:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store5
+
+row5:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z1
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z2
+	VMOVUPS     (R12)(DI*1), Z9
+	VFMADD231PS Z9, Z8, Z3
+	LEAQ        (R12)(SI*4), R12
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z4
+	DECQ        R11
+	JNZ         row5
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+	LEAQ        (R12)(SI*4), R12
+	PREFETCHT0  (R12)
+
+store5:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z4, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R9, R9
+
+channels4:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store4
+
+row4:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z1
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z2
+	VMOVUPS     (R12)(DI*1), Z9
+	VFMADD231PS Z9, Z8, Z3
+	DECQ        R11
+	JNZ         row4
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+	PREFETCHT0  (R12)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z3, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R9, R9
+
+channels3:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store3
+
+row3:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z1
+	VMOVUPS     (R12)(SI*2), Z9
+	VFMADD231PS Z9, Z8, Z2
+	DECQ        R11
+	JNZ         row3
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+	PREFETCHT0  (R12)(SI*2)
+
+store3:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z2, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R9, R9
+
+channels2:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	VMOVAPS Z0, Z1
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store2
+
+row2:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	VMOVUPS     (R12)(SI*1), Z9
+	VFMADD231PS Z9, Z8, Z1
+	DECQ        R11
+	JNZ         row2
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+	PREFETCHT0  (R12)(SI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       stepDst+96(FP), R13
+	VMOVUPS    Z1, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R8
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R9, R9
+
+channels1:
+	MOVQ    bias+24(FP), R13
+	VMOVUPS (R13)(R9*1), Z0
+	MOVQ    BX, R10
+	MOVQ    count+40(FP), R11
+	TESTQ   R11, R11
+	JZ      store1
+
+row1:
+	MOVQ        (R10), R12
+	MOVQ        8(R10), R13
+	ADDQ        $0x10, R10
+	LEAQ        (CX)(R12*4), R12
+	LEAQ        (DX)(R13*4), R13
+	ADDQ        R9, R12
+	ADDQ        R9, R13
+	VMOVUPS     (R13), Z8
+	VMOVUPS     (R12), Z9
+	VFMADD231PS Z9, Z8, Z0
+	DECQ        R11
+	JNZ         row1
+	MOVQ        -16(R10), R12
+	LEAQ        (CX)(R12*4), R12
+	ADDQ        R9, R12
+	ADDQ        lineSrc+72(FP), R12
+	PREFETCHT0  (R12)
+
+store1:
+	MOVQ       lineDst+80(FP), R12
+	LEAQ       (AX)(R9*1), R13
+	VMOVUPS    Z0, (R13)
+	PREFETCHT0 (R13)(R12*1)
+	ADDQ       $0x40, R9
+	CMPQ       R9, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R8
+	JNZ        line1
+
+done:
+	VZEROUPPER
+	RET
+
+// func tapsAcross2Step1AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·tapsAcross2Step1AVX512(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), R8
+	LEAQ (SI)(SI*2), DI
+
+tile:
+	MOVQ  edges+112(FP), R14
+	ANDQ  $0x01, R14
+	DECQ  R14
+	KMOVW R14, K1
+	ANDQ  $-2, edges+112(FP)
+	XORQ  R14, R14
+	CMPQ  cols+56(FP), $0x08
+	JG    inside
+	MOVQ  edges+112(FP), R14
+	SHRQ  $0x01, R14
+
+inside:
+	DECQ  R14
+	KMOVW R14, K2
+	CMPQ  cols+56(FP), $0x08
+	JLT   below8
+	MOVQ  lines+48(FP), R9
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+
+line8:
+	XORQ R10, R10
+
+channels8:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	VMOVAPS Z0, Z7
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store8
+
+row8:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z2
+	VFMADD231PS Z10, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z10
+	VFMADD231PS Z10, Z9, Z3
+	VFMADD231PS Z10, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z4
+	VFMADD231PS Z10, Z8, Z5
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z5
+	VFMADD231PS Z10, Z8, Z6
+	VMOVUPS     (R13)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z6
+	VFMADD231PS Z10, Z8, Z7
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z10
+	VFMADD231PS Z10, Z9, Z7
+	DECQ        R12
+	JNZ         row8
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store8:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z7, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, dst+0(FP)
+	MOVQ       SI, R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, src+8(FP)
+	JMP        tile
+
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line7:
+	XORQ R10, R10
+
+channels7:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store7
+
+row7:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z2
+	VFMADD231PS Z10, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z10
+	VFMADD231PS Z10, Z9, Z3
+	VFMADD231PS Z10, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z4
+	VFMADD231PS Z10, Z8, Z5
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z5
+	VFMADD231PS Z10, Z8, Z6
+	VMOVUPS.Z   (R13)(DI*1), K2, Z10
+	VFMADD231PS Z10, Z9, Z6
+	DECQ        R12
+	JNZ         row7
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store7:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R10, R10
+
+channels6:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store6
+
+row6:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z2
+	VFMADD231PS Z10, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z10
+	VFMADD231PS Z10, Z9, Z3
+	VFMADD231PS Z10, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z4
+	VFMADD231PS Z10, Z8, Z5
+	VMOVUPS.Z   (R13)(SI*2), K2, Z10
+	VFMADD231PS Z10, Z9, Z5
+	DECQ        R12
+	JNZ         row6
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R10, R10
+
+channels5:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store5
+
+row5:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z2
+	VFMADD231PS Z10, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z10
+	VFMADD231PS Z10, Z9, Z3
+	VFMADD231PS Z10, Z8, Z4
+	VMOVUPS.Z   (R13)(SI*1), K2, Z10
+	VFMADD231PS Z10, Z9, Z4
+	DECQ        R12
+	JNZ         row5
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+
+store5:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R10, R10
+
+channels4:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store4
+
+row4:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z2
+	VFMADD231PS Z10, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z10
+	VFMADD231PS Z10, Z9, Z3
+	DECQ        R12
+	JNZ         row4
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R10, R10
+
+channels3:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store3
+
+row3:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS.Z   (R13)(DI*1), K2, Z10
+	VFMADD231PS Z10, Z9, Z2
+	DECQ        R12
+	JNZ         row3
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store3:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R10, R10
+
+channels2:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store2
+
+row2:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS.Z   (R13)(SI*2), K2, Z10
+	VFMADD231PS Z10, Z9, Z1
+	DECQ        R12
+	JNZ         row2
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R10, R10
+
+channels1:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store1
+
+row1:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS.Z   (R13), K1, Z10
+	VFMADD231PS Z10, Z8, Z0
+	VMOVUPS.Z   (R13)(SI*1), K2, Z10
+	VFMADD231PS Z10, Z9, Z0
+	DECQ        R12
+	JNZ         row1
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+
+store1:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line1
+
+done:
+	VZEROUPPER
+	RET
+
+// func tapsAcross3Step1AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·tapsAcross3Step1AVX512(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), R8
+	LEAQ (SI)(SI*2), DI
+
+tile:
+	MOVQ  edges+112(FP), R14
+	ANDQ  $0x01, R14
+	DECQ  R14
+	KMOVW R14, K1
+	ANDQ  $-2, edges+112(FP)
+	XORQ  R14, R14
+	CMPQ  cols+56(FP), $0x08
+	JG    inside
+	MOVQ  edges+112(FP), R14
+	SHRQ  $0x01, R14
+
+inside:
+	DECQ  R14
+	KMOVW R14, K2
+	CMPQ  cols+56(FP), $0x08
+	JLT   below8
+	MOVQ  lines+48(FP), R9
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+
+line8:
+	XORQ R10, R10
+
+channels8:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	VMOVAPS Z0, Z7
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store8
+
+row8:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z9, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z9, Z2
+	VFMADD231PS Z11, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z9, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z9, Z4
+	VFMADD231PS Z11, Z8, Z5
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z4
+	VFMADD231PS Z11, Z9, Z5
+	VFMADD231PS Z11, Z8, Z6
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z5
+	VFMADD231PS Z11, Z9, Z6
+	VFMADD231PS Z11, Z8, Z7
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z6
+	VFMADD231PS Z11, Z9, Z7
+	VMOVUPS.Z   (R13)(SI*1), K2, Z11
+	VFMADD231PS Z11, Z10, Z7
+	DECQ        R12
+	JNZ         row8
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store8:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z7, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, dst+0(FP)
+	MOVQ       SI, R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, src+8(FP)
+	JMP        tile
+
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line7:
+	XORQ R10, R10
+
+channels7:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store7
+
+row7:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z9, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z9, Z2
+	VFMADD231PS Z11, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z9, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z9, Z4
+	VFMADD231PS Z11, Z8, Z5
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z4
+	VFMADD231PS Z11, Z9, Z5
+	VFMADD231PS Z11, Z8, Z6
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z5
+	VFMADD231PS Z11, Z9, Z6
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z11
+	VFMADD231PS Z11, Z10, Z6
+	DECQ        R12
+	JNZ         row7
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store7:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R10, R10
+
+channels6:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store6
+
+row6:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z9, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z9, Z2
+	VFMADD231PS Z11, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z9, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z9, Z4
+	VFMADD231PS Z11, Z8, Z5
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z4
+	VFMADD231PS Z11, Z9, Z5
+	VMOVUPS.Z   (R13)(DI*1), K2, Z11
+	VFMADD231PS Z11, Z10, Z5
+	DECQ        R12
+	JNZ         row6
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R10, R10
+
+channels5:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store5
+
+row5:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z9, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z9, Z2
+	VFMADD231PS Z11, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z9, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z9, Z4
+	VMOVUPS.Z   (R13)(SI*2), K2, Z11
+	VFMADD231PS Z11, Z10, Z4
+	DECQ        R12
+	JNZ         row5
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+
+store5:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R10, R10
+
+channels4:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store4
+
+row4:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z9, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z9, Z2
+	VFMADD231PS Z11, Z8, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z9, Z3
+	VMOVUPS.Z   (R13)(SI*1), K2, Z11
+	VFMADD231PS Z11, Z10, Z3
+	DECQ        R12
+	JNZ         row4
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R10, R10
+
+channels3:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store3
+
+row3:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z9, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z9, Z2
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z11
+	VFMADD231PS Z11, Z10, Z2
+	DECQ        R12
+	JNZ         row3
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+
+store3:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R10, R10
+
+channels2:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store2
+
+row2:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z9, Z1
+	VMOVUPS.Z   (R13)(DI*1), K2, Z11
+	VFMADD231PS Z11, Z10, Z1
+	DECQ        R12
+	JNZ         row2
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R10, R10
+
+channels1:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store1
+
+row1:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS.Z   (R13)(SI*2), K2, Z11
+	VFMADD231PS Z11, Z10, Z0
+	DECQ        R12
+	JNZ         row1
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+
+store1:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line1
+
+done:
+	VZEROUPPER
+	RET
+
+// func tapsAcross3Step2AVX512(dst *float32, src *float32, w *float32, bias *float32, rows *[2]int, count int, lines int, cols int, channels int, lineSrc int, lineDst int, stepSrc int, stepDst int, stepW int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·tapsAcross3Step2AVX512(SB), NOSPLIT, $0-120
+	MOVQ w+16(FP), DX
+	MOVQ rows+32(FP), BX
+	MOVQ stepSrc+88(FP), SI
+	MOVQ stepW+104(FP), R8
+	LEAQ (SI)(SI*2), DI
+
+tile:
+	MOVQ  edges+112(FP), R14
+	ANDQ  $0x01, R14
+	DECQ  R14
+	KMOVW R14, K1
+	ANDQ  $-2, edges+112(FP)
+	XORQ  R14, R14
+	CMPQ  cols+56(FP), $0x08
+	JG    inside
+	MOVQ  edges+112(FP), R14
+	SHRQ  $0x01, R14
+
+inside:
+	DECQ  R14
+	KMOVW R14, K2
+	CMPQ  cols+56(FP), $0x08
+	JLT   below8
+	MOVQ  lines+48(FP), R9
+	MOVQ  dst+0(FP), AX
+	MOVQ  src+8(FP), CX
+
+line8:
+	XORQ R10, R10
+
+channels8:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	VMOVAPS Z0, Z7
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store8
+
+row8:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z2
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z8, Z3
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z4
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z4
+	VFMADD231PS Z11, Z8, Z5
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z5
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z5
+	VFMADD231PS Z11, Z8, Z6
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z6
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z6
+	VFMADD231PS Z11, Z8, Z7
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z7
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z11
+	VFMADD231PS Z11, Z10, Z7
+	DECQ        R12
+	JNZ         row8
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store8:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z7, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels8
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line8
+	SUBQ       $0x08, cols+56(FP)
+	JZ         done
+	MOVQ       stepDst+96(FP), R14
+	SHLQ       $0x03, R14
+	ADDQ       R14, dst+0(FP)
+	MOVQ       SI, R14
+	SHLQ       $0x04, R14
+	ADDQ       R14, src+8(FP)
+	JMP        tile
+
+below8:
+	CMPQ cols+56(FP), $0x07
+	JLT  below7
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line7:
+	XORQ R10, R10
+
+channels7:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	VMOVAPS Z0, Z6
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store7
+
+row7:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z2
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z8, Z3
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z4
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z4
+	VFMADD231PS Z11, Z8, Z5
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z5
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z5
+	VFMADD231PS Z11, Z8, Z6
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z6
+	VMOVUPS.Z   (R13)(SI*2), K2, Z11
+	VFMADD231PS Z11, Z10, Z6
+	DECQ        R12
+	JNZ         row7
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store7:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z6, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels7
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line7
+	JMP        done
+
+below7:
+	CMPQ cols+56(FP), $0x06
+	JLT  below6
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line6:
+	XORQ R10, R10
+
+channels6:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	VMOVAPS Z0, Z5
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store6
+
+row6:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z2
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z8, Z3
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z4
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z4
+	VFMADD231PS Z11, Z8, Z5
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z5
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z11
+	VFMADD231PS Z11, Z10, Z5
+	DECQ        R12
+	JNZ         row6
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store6:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z5, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels6
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line6
+	JMP        done
+
+below6:
+	CMPQ cols+56(FP), $0x05
+	JLT  below5
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line5:
+	XORQ R10, R10
+
+channels5:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	VMOVAPS Z0, Z4
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store5
+
+row5:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z2
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z8, Z3
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z3
+	VFMADD231PS Z11, Z8, Z4
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z4
+	VMOVUPS.Z   (R13)(SI*2), K2, Z11
+	VFMADD231PS Z11, Z10, Z4
+	DECQ        R12
+	JNZ         row5
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store5:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z4, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels5
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line5
+	JMP        done
+
+below5:
+	CMPQ cols+56(FP), $0x04
+	JLT  below4
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line4:
+	XORQ R10, R10
+
+channels4:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	VMOVAPS Z0, Z3
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store4
+
+row4:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z2
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z2
+	VFMADD231PS Z11, Z8, Z3
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z3
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z11
+	VFMADD231PS Z11, Z10, Z3
+	DECQ        R12
+	JNZ         row4
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store4:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z3, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels4
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line4
+	JMP        done
+
+below4:
+	CMPQ cols+56(FP), $0x03
+	JLT  below3
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line3:
+	XORQ R10, R10
+
+channels3:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	VMOVAPS Z0, Z2
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store3
+
+row3:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS     (R13), Z11
+	VFMADD231PS Z11, Z10, Z1
+	VFMADD231PS Z11, Z8, Z2
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z2
+	VMOVUPS.Z   (R13)(SI*2), K2, Z11
+	VFMADD231PS Z11, Z10, Z2
+	DECQ        R12
+	JNZ         row3
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+	LEAQ        (R13)(SI*4), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store3:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z2, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels3
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line3
+	JMP        done
+
+below3:
+	CMPQ cols+56(FP), $0x02
+	JLT  below2
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line2:
+	XORQ R10, R10
+
+channels2:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	VMOVAPS Z0, Z1
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store2
+
+row2:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS     (R13)(SI*2), Z11
+	VFMADD231PS Z11, Z10, Z0
+	VFMADD231PS Z11, Z8, Z1
+	VMOVUPS     (R13)(DI*1), Z11
+	VFMADD231PS Z11, Z9, Z1
+	LEAQ        (R13)(SI*4), R13
+	VMOVUPS.Z   (R13), K2, Z11
+	VFMADD231PS Z11, Z10, Z1
+	DECQ        R12
+	JNZ         row2
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+	PREFETCHT0  (R13)(SI*2)
+	PREFETCHT0  (R13)(DI*1)
+
+store2:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       stepDst+96(FP), R14
+	VMOVUPS    Z1, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels2
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line2
+	JMP        done
+
+below2:
+	MOVQ lines+48(FP), R9
+	MOVQ dst+0(FP), AX
+	MOVQ src+8(FP), CX
+
+line1:
+	XORQ R10, R10
+
+channels1:
+	MOVQ    bias+24(FP), R14
+	VMOVUPS (R14)(R10*1), Z0
+	MOVQ    BX, R11
+	MOVQ    count+40(FP), R12
+	TESTQ   R12, R12
+	JZ      store1
+
+row1:
+	MOVQ        (R11), R13
+	MOVQ        8(R11), R14
+	ADDQ        $0x10, R11
+	LEAQ        (CX)(R13*4), R13
+	LEAQ        (DX)(R14*4), R14
+	ADDQ        R10, R13
+	ADDQ        R10, R14
+	VMOVUPS     (R14), Z8
+	VMOVUPS     (R14)(R8*1), Z9
+	VMOVUPS     (R14)(R8*2), Z10
+	VMOVUPS.Z   (R13), K1, Z11
+	VFMADD231PS Z11, Z8, Z0
+	VMOVUPS     (R13)(SI*1), Z11
+	VFMADD231PS Z11, Z9, Z0
+	VMOVUPS.Z   (R13)(SI*2), K2, Z11
+	VFMADD231PS Z11, Z10, Z0
+	DECQ        R12
+	JNZ         row1
+	MOVQ        -16(R11), R13
+	LEAQ        (CX)(R13*4), R13
+	ADDQ        R10, R13
+	ADDQ        lineSrc+72(FP), R13
+	PREFETCHT0  (R13)
+	PREFETCHT0  (R13)(SI*1)
+
+store1:
+	MOVQ       lineDst+80(FP), R13
+	LEAQ       (AX)(R10*1), R14
+	VMOVUPS    Z0, (R14)
+	PREFETCHT0 (R14)(R13*1)
+	ADDQ       $0x40, R10
+	CMPQ       R10, channels+64(FP)
+	JLT        channels1
+	ADDQ       lineDst+80(FP), AX
+	ADDQ       lineSrc+72(FP), CX
+	DECQ       R9
+	JNZ        line1
+
+done:
+	VZEROUPPER
+	RET
+
+// func dotsAcross1Step1Rows1AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
 // Requires: AVX, FMA3
-TEXT ·dotsAcrossAVX2(SB), NOSPLIT, $8-96
-	MOVQ sums+0(FP), AX
-	MOVQ y+8(FP), CX
-	MOVQ src+16(FP), DX
-	MOVQ offsets+24(FP), BX
-	MOVQ stepY+64(FP), SI
-	MOVQ stepSrc+80(FP), DI
-	MOVQ rowSums+88(FP), R8
-	MOVQ (BX), R9
-	MOVQ 8(BX), R10
-	MOVQ 16(BX), BX
+TEXT ·dotsAcross1Step1Rows1AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	XORQ AX, AX
 
 channels:
-	MOVQ    AX, R11
-	VMOVUPS (R11), Y0
-	VMOVUPS 32(R11), Y1
-	ADDQ    R8, R11
-	VMOVUPS (R11), Y2
-	VMOVUPS 32(R11), Y3
-	ADDQ    R8, R11
-	VMOVUPS (R11), Y4
-	VMOVUPS 32(R11), Y5
-	ADDQ    R8, R11
-	MOVQ    rows+32(FP), R14
-	MOVQ    CX, BP
-	MOVQ    DX, R15
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	MOVQ    y+8(FP), R9
+	ADDQ    AX, R9
+	MOVQ    src+16(FP), R10
+	ADDQ    AX, R10
+	MOVQ    lines+32(FP), R11
 
-row:
-	MOVQ cols+40(FP), R11
-	MOVQ BP, R13
-	MOVQ R15, R12
+line:
+	MOVQ R9, DI
+	MOVQ R10, R8
+	MOVQ cols+40(FP), R12
 
 position:
-	VMOVUPS     (R13), Y6
-	VFMADD231PS (R12)(R9*4), Y6, Y0
-	VFMADD231PS (R12)(R10*4), Y6, Y2
-	VFMADD231PS (R12)(BX*4), Y6, Y4
-	VMOVUPS     32(R13), Y6
-	VFMADD231PS 32(R12)(R9*4), Y6, Y1
-	VFMADD231PS 32(R12)(R10*4), Y6, Y3
-	VFMADD231PS 32(R12)(BX*4), Y6, Y5
-	ADDQ        SI, R13
-	ADDQ        DI, R12
-	DECQ        R11
+	VMOVUPS     (DI), Y2
+	VMOVUPS     32(DI), Y3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Y2, Y0
+	VFMADD231PS 32(BX)(SI*1), Y3, Y1
+	LEAQ        (R8)(CX*1), R8
+	DECQ        R12
 	JNZ         position
-	ADDQ        rowY+56(FP), BP
-	ADDQ        rowSrc+72(FP), R15
-	DECQ        R14
-	JNZ         row
-	MOVQ        AX, R11
-	VMOVUPS     Y0, (R11)
-	VMOVUPS     Y1, 32(R11)
-	ADDQ        R8, R11
-	VMOVUPS     Y2, (R11)
-	VMOVUPS     Y3, 32(R11)
-	ADDQ        R8, R11
-	VMOVUPS     Y4, (R11)
-	VMOVUPS     Y5, 32(R11)
-	ADDQ        R8, R11
+	ADDQ        lineY+64(FP), R9
+	ADDQ        lineSrc+56(FP), R10
+	DECQ        R11
+	JNZ         line
+	MOVQ        rows+24(FP), BX
+	MOVQ        8(BX), BX
+	SHLQ        $0x02, BX
+	ADDQ        sums+0(FP), BX
+	ADDQ        AX, BX
+	VMOVUPS     Y0, (BX)
+	VMOVUPS     Y1, 32(BX)
 	ADDQ        $0x40, AX
-	ADDQ        $0x40, CX
-	ADDQ        $0x40, DX
-	SUBQ        $0x10, channels+48(FP)
-	JNZ         channels
+	CMPQ        AX, channels+48(FP)
+	JLT         channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step1Rows1AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·dotsAcross3Step1Rows1AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y2
+	MOVQ    y+8(FP), R9
+	ADDQ    AX, R9
+	MOVQ    src+16(FP), R10
+	ADDQ    AX, R10
+	MOVQ    lines+32(FP), R11
+
+line:
+	MOVQ        R9, DI
+	MOVQ        R10, R8
+	MOVQ        cols+40(FP), R12
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (DI), Y3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y2
+	LEAQ        (R8)(CX*1), R8
+	DECQ        R12
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R12
+
+group:
+	SUBQ        $0x04, R12
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (DI), Y3
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Y4
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Y5
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Y6
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	MOVQ        SI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R8, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R8, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y3, Y0
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y4, Y0
+	VFMADD231PS Y7, Y3, Y1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y5, Y0
+	VFMADD231PS Y7, Y4, Y1
+	VFMADD231PS Y7, Y3, Y2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y6, Y0
+	VFMADD231PS Y7, Y5, Y1
+	VFMADD231PS Y7, Y4, Y2
+	ADDQ        CX, BX
+	MOVQ        BX, R8
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y6, Y1
+	VFMADD231PS Y7, Y5, Y2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y6, Y2
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R12
+	JZ   end
+
+position:
+	VMOVUPS     (DI), Y3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y2
+	LEAQ        (R8)(CX*1), R8
+	DECQ        R12
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (DI), Y3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y1
+	LEAQ        (R8)(CX*1), R8
+
+next:
+	ADDQ    lineY+64(FP), R9
+	ADDQ    lineSrc+56(FP), R10
+	DECQ    R11
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y2, (BX)
+	ADDQ    $0x20, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step2Rows1AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·dotsAcross3Step2Rows1AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y2
+	MOVQ    y+8(FP), R9
+	ADDQ    AX, R9
+	MOVQ    src+16(FP), R10
+	ADDQ    AX, R10
+	MOVQ    lines+32(FP), R11
+
+line:
+	MOVQ        R9, DI
+	MOVQ        R10, R8
+	MOVQ        cols+40(FP), R12
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (DI), Y3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y2
+	LEAQ        (R8)(CX*2), R8
+	DECQ        R12
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R12
+
+group:
+	SUBQ        $0x04, R12
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (DI), Y3
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Y4
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Y5
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Y6
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	MOVQ        SI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R8, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R8, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y3, Y0
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y3, Y1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y4, Y0
+	VFMADD231PS Y7, Y3, Y2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y4, Y1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y5, Y0
+	VFMADD231PS Y7, Y4, Y2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y5, Y1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y6, Y0
+	VFMADD231PS Y7, Y5, Y2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y6, Y1
+	ADDQ        CX, BX
+	MOVQ        BX, R8
+	VMOVUPS     (BX)(SI*1), Y7
+	VFMADD231PS Y7, Y6, Y2
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R12
+	JZ   end
+
+position:
+	VMOVUPS     (DI), Y3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y2
+	LEAQ        (R8)(CX*2), R8
+	DECQ        R12
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (DI), Y3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y3, Y1
+	LEAQ        (R8)(CX*2), R8
+
+next:
+	ADDQ    lineY+64(FP), R9
+	ADDQ    lineSrc+56(FP), R10
+	DECQ    R11
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y2, (BX)
+	ADDQ    $0x20, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step1Rows1AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·dotsAcross3Step1Rows1AVX512(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z2
+	MOVQ    y+8(FP), R9
+	ADDQ    AX, R9
+	MOVQ    src+16(FP), R10
+	ADDQ    AX, R10
+	MOVQ    lines+32(FP), R11
+
+line:
+	MOVQ        R9, DI
+	MOVQ        R10, R8
+	MOVQ        cols+40(FP), R12
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (DI), Z3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z2
+	LEAQ        (R8)(CX*1), R8
+	DECQ        R12
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R12
+
+group:
+	SUBQ        $0x04, R12
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (DI), Z3
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Z4
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Z5
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Z6
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	MOVQ        SI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R8, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R8, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z3, Z0
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z4, Z0
+	VFMADD231PS Z7, Z3, Z1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z5, Z0
+	VFMADD231PS Z7, Z4, Z1
+	VFMADD231PS Z7, Z3, Z2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z6, Z0
+	VFMADD231PS Z7, Z5, Z1
+	VFMADD231PS Z7, Z4, Z2
+	ADDQ        CX, BX
+	MOVQ        BX, R8
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z6, Z1
+	VFMADD231PS Z7, Z5, Z2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z6, Z2
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R12
+	JZ   end
+
+position:
+	VMOVUPS     (DI), Z3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z2
+	LEAQ        (R8)(CX*1), R8
+	DECQ        R12
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (DI), Z3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z1
+	LEAQ        (R8)(CX*1), R8
+
+next:
+	ADDQ    lineY+64(FP), R9
+	ADDQ    lineSrc+56(FP), R10
+	DECQ    R11
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z2, (BX)
+	ADDQ    $0x40, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step2Rows1AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·dotsAcross3Step2Rows1AVX512(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z2
+	MOVQ    y+8(FP), R9
+	ADDQ    AX, R9
+	MOVQ    src+16(FP), R10
+	ADDQ    AX, R10
+	MOVQ    lines+32(FP), R11
+
+line:
+	MOVQ        R9, DI
+	MOVQ        R10, R8
+	MOVQ        cols+40(FP), R12
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (DI), Z3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z2
+	LEAQ        (R8)(CX*2), R8
+	DECQ        R12
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R12
+
+group:
+	SUBQ        $0x04, R12
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (DI), Z3
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Z4
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Z5
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	VMOVUPS     (DI), Z6
+	PREFETCHT0  (DI)(BX*1)
+	ADDQ        DX, DI
+	MOVQ        SI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R8, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R8, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z3, Z0
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z3, Z1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z4, Z0
+	VFMADD231PS Z7, Z3, Z2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z4, Z1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z5, Z0
+	VFMADD231PS Z7, Z4, Z2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z5, Z1
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z6, Z0
+	VFMADD231PS Z7, Z5, Z2
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z6, Z1
+	ADDQ        CX, BX
+	MOVQ        BX, R8
+	VMOVUPS     (BX)(SI*1), Z7
+	VFMADD231PS Z7, Z6, Z2
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R12
+	JZ   end
+
+position:
+	VMOVUPS     (DI), Z3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z1
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z2
+	LEAQ        (R8)(CX*2), R8
+	DECQ        R12
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (DI), Z3
+	ADDQ        DX, DI
+	MOVQ        R8, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z0
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z3, Z1
+	LEAQ        (R8)(CX*2), R8
+
+next:
+	ADDQ    lineY+64(FP), R9
+	ADDQ    lineSrc+56(FP), R10
+	DECQ    R11
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z2, (BX)
+	ADDQ    $0x40, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross1Step1Rows2AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3
+TEXT ·dotsAcross1Step1Rows2AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y2
+	VMOVUPS 32(BX), Y3
+	MOVQ    y+8(FP), R10
+	ADDQ    AX, R10
+	MOVQ    src+16(FP), R11
+	ADDQ    AX, R11
+	MOVQ    lines+32(FP), R12
+
+line:
+	MOVQ R10, R8
+	MOVQ R11, R9
+	MOVQ cols+40(FP), R13
+
+position:
+	VMOVUPS     (R8), Y4
+	VMOVUPS     32(R8), Y5
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Y4, Y0
+	VFMADD231PS 32(BX)(SI*1), Y5, Y1
+	VFMADD231PS (BX)(DI*1), Y4, Y2
+	VFMADD231PS 32(BX)(DI*1), Y5, Y3
+	LEAQ        (R9)(CX*1), R9
+	DECQ        R13
+	JNZ         position
+	ADDQ        lineY+64(FP), R10
+	ADDQ        lineSrc+56(FP), R11
+	DECQ        R12
+	JNZ         line
+	MOVQ        rows+24(FP), BX
+	MOVQ        8(BX), BX
+	SHLQ        $0x02, BX
+	ADDQ        sums+0(FP), BX
+	ADDQ        AX, BX
+	VMOVUPS     Y0, (BX)
+	VMOVUPS     Y1, 32(BX)
+	MOVQ        rows+24(FP), BX
+	MOVQ        24(BX), BX
+	SHLQ        $0x02, BX
+	ADDQ        sums+0(FP), BX
+	ADDQ        AX, BX
+	VMOVUPS     Y2, (BX)
+	VMOVUPS     Y3, 32(BX)
+	ADDQ        $0x40, AX
+	CMPQ        AX, channels+48(FP)
+	JLT         channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step1Rows2AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·dotsAcross3Step1Rows2AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y5
+	MOVQ    y+8(FP), R10
+	ADDQ    AX, R10
+	MOVQ    src+16(FP), R11
+	ADDQ    AX, R11
+	MOVQ    lines+32(FP), R12
+
+line:
+	MOVQ        R10, R8
+	MOVQ        R11, R9
+	MOVQ        cols+40(FP), R13
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R8), Y6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y1
+	VFMADD231PS (BX)(DI*1), Y6, Y4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y2
+	VFMADD231PS (BX)(DI*1), Y6, Y5
+	LEAQ        (R9)(CX*1), R9
+	DECQ        R13
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R13
+
+group:
+	SUBQ        $0x04, R13
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R8), Y6
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Y7
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Y8
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Y9
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	MOVQ        DI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R9, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R9, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y6, Y0
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y6, Y3
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y7, Y0
+	VFMADD231PS Y10, Y6, Y1
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y7, Y3
+	VFMADD231PS Y10, Y6, Y4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y7, Y1
+	VFMADD231PS Y10, Y6, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y7, Y4
+	VFMADD231PS Y10, Y6, Y5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y1
+	VFMADD231PS Y10, Y7, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y3
+	VFMADD231PS Y10, Y8, Y4
+	VFMADD231PS Y10, Y7, Y5
+	ADDQ        CX, BX
+	MOVQ        BX, R9
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VFMADD231PS Y10, Y8, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y4
+	VFMADD231PS Y10, Y8, Y5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y5
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R13
+	JZ   end
+
+position:
+	VMOVUPS     (R8), Y6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y0
+	VFMADD231PS (BX)(DI*1), Y6, Y3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y1
+	VFMADD231PS (BX)(DI*1), Y6, Y4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y2
+	VFMADD231PS (BX)(DI*1), Y6, Y5
+	LEAQ        (R9)(CX*1), R9
+	DECQ        R13
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R8), Y6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y0
+	VFMADD231PS (BX)(DI*1), Y6, Y3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y1
+	VFMADD231PS (BX)(DI*1), Y6, Y4
+	LEAQ        (R9)(CX*1), R9
+
+next:
+	ADDQ    lineY+64(FP), R10
+	ADDQ    lineSrc+56(FP), R11
+	DECQ    R12
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y5, (BX)
+	ADDQ    $0x20, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step2Rows2AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·dotsAcross3Step2Rows2AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y5
+	MOVQ    y+8(FP), R10
+	ADDQ    AX, R10
+	MOVQ    src+16(FP), R11
+	ADDQ    AX, R11
+	MOVQ    lines+32(FP), R12
+
+line:
+	MOVQ        R10, R8
+	MOVQ        R11, R9
+	MOVQ        cols+40(FP), R13
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R8), Y6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y1
+	VFMADD231PS (BX)(DI*1), Y6, Y4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y2
+	VFMADD231PS (BX)(DI*1), Y6, Y5
+	LEAQ        (R9)(CX*2), R9
+	DECQ        R13
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R13
+
+group:
+	SUBQ        $0x04, R13
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R8), Y6
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Y7
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Y8
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Y9
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	MOVQ        DI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R9, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R9, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y6, Y0
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y6, Y3
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y6, Y1
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y6, Y4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y7, Y0
+	VFMADD231PS Y10, Y6, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y7, Y3
+	VFMADD231PS Y10, Y6, Y5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y7, Y1
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y7, Y4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y8, Y0
+	VFMADD231PS Y10, Y7, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y8, Y3
+	VFMADD231PS Y10, Y7, Y5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y8, Y1
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y8, Y4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y0
+	VFMADD231PS Y10, Y8, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y3
+	VFMADD231PS Y10, Y8, Y5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y1
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y4
+	ADDQ        CX, BX
+	MOVQ        BX, R9
+	VMOVUPS     (BX)(SI*1), Y10
+	VFMADD231PS Y10, Y9, Y2
+	VMOVUPS     (BX)(DI*1), Y10
+	VFMADD231PS Y10, Y9, Y5
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R13
+	JZ   end
+
+position:
+	VMOVUPS     (R8), Y6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y0
+	VFMADD231PS (BX)(DI*1), Y6, Y3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y1
+	VFMADD231PS (BX)(DI*1), Y6, Y4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y2
+	VFMADD231PS (BX)(DI*1), Y6, Y5
+	LEAQ        (R9)(CX*2), R9
+	DECQ        R13
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R8), Y6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y0
+	VFMADD231PS (BX)(DI*1), Y6, Y3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y1
+	VFMADD231PS (BX)(DI*1), Y6, Y4
+	LEAQ        (R9)(CX*2), R9
+
+next:
+	ADDQ    lineY+64(FP), R10
+	ADDQ    lineSrc+56(FP), R11
+	DECQ    R12
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y5, (BX)
+	ADDQ    $0x20, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step1Rows2AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·dotsAcross3Step1Rows2AVX512(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z5
+	MOVQ    y+8(FP), R10
+	ADDQ    AX, R10
+	MOVQ    src+16(FP), R11
+	ADDQ    AX, R11
+	MOVQ    lines+32(FP), R12
+
+line:
+	MOVQ        R10, R8
+	MOVQ        R11, R9
+	MOVQ        cols+40(FP), R13
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R8), Z6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z1
+	VFMADD231PS (BX)(DI*1), Z6, Z4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z2
+	VFMADD231PS (BX)(DI*1), Z6, Z5
+	LEAQ        (R9)(CX*1), R9
+	DECQ        R13
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R13
+
+group:
+	SUBQ        $0x04, R13
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R8), Z6
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Z7
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Z8
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Z9
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	MOVQ        DI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R9, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R9, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z6, Z0
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z6, Z3
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z7, Z0
+	VFMADD231PS Z10, Z6, Z1
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z7, Z3
+	VFMADD231PS Z10, Z6, Z4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z8, Z0
+	VFMADD231PS Z10, Z7, Z1
+	VFMADD231PS Z10, Z6, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z8, Z3
+	VFMADD231PS Z10, Z7, Z4
+	VFMADD231PS Z10, Z6, Z5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z1
+	VFMADD231PS Z10, Z7, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z3
+	VFMADD231PS Z10, Z8, Z4
+	VFMADD231PS Z10, Z7, Z5
+	ADDQ        CX, BX
+	MOVQ        BX, R9
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z4
+	VFMADD231PS Z10, Z8, Z5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z5
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R13
+	JZ   end
+
+position:
+	VMOVUPS     (R8), Z6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z0
+	VFMADD231PS (BX)(DI*1), Z6, Z3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z1
+	VFMADD231PS (BX)(DI*1), Z6, Z4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z2
+	VFMADD231PS (BX)(DI*1), Z6, Z5
+	LEAQ        (R9)(CX*1), R9
+	DECQ        R13
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R8), Z6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z0
+	VFMADD231PS (BX)(DI*1), Z6, Z3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z1
+	VFMADD231PS (BX)(DI*1), Z6, Z4
+	LEAQ        (R9)(CX*1), R9
+
+next:
+	ADDQ    lineY+64(FP), R10
+	ADDQ    lineSrc+56(FP), R11
+	DECQ    R12
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z5, (BX)
+	ADDQ    $0x40, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step2Rows2AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·dotsAcross3Step2Rows2AVX512(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z5
+	MOVQ    y+8(FP), R10
+	ADDQ    AX, R10
+	MOVQ    src+16(FP), R11
+	ADDQ    AX, R11
+	MOVQ    lines+32(FP), R12
+
+line:
+	MOVQ        R10, R8
+	MOVQ        R11, R9
+	MOVQ        cols+40(FP), R13
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R8), Z6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z1
+	VFMADD231PS (BX)(DI*1), Z6, Z4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z2
+	VFMADD231PS (BX)(DI*1), Z6, Z5
+	LEAQ        (R9)(CX*2), R9
+	DECQ        R13
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R13
+
+group:
+	SUBQ        $0x04, R13
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R8), Z6
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Z7
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Z8
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	VMOVUPS     (R8), Z9
+	PREFETCHT0  (R8)(BX*1)
+	ADDQ        DX, R8
+	MOVQ        DI, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R9, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R9, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z6, Z0
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z6, Z3
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z6, Z1
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z6, Z4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z7, Z0
+	VFMADD231PS Z10, Z6, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z7, Z3
+	VFMADD231PS Z10, Z6, Z5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z7, Z1
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z7, Z4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z8, Z0
+	VFMADD231PS Z10, Z7, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z8, Z3
+	VFMADD231PS Z10, Z7, Z5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z8, Z1
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z8, Z4
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z0
+	VFMADD231PS Z10, Z8, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z3
+	VFMADD231PS Z10, Z8, Z5
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z1
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z4
+	ADDQ        CX, BX
+	MOVQ        BX, R9
+	VMOVUPS     (BX)(SI*1), Z10
+	VFMADD231PS Z10, Z9, Z2
+	VMOVUPS     (BX)(DI*1), Z10
+	VFMADD231PS Z10, Z9, Z5
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R13
+	JZ   end
+
+position:
+	VMOVUPS     (R8), Z6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z0
+	VFMADD231PS (BX)(DI*1), Z6, Z3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z1
+	VFMADD231PS (BX)(DI*1), Z6, Z4
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z2
+	VFMADD231PS (BX)(DI*1), Z6, Z5
+	LEAQ        (R9)(CX*2), R9
+	DECQ        R13
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R8), Z6
+	ADDQ        DX, R8
+	MOVQ        R9, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z0
+	VFMADD231PS (BX)(DI*1), Z6, Z3
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z6, Z1
+	VFMADD231PS (BX)(DI*1), Z6, Z4
+	LEAQ        (R9)(CX*2), R9
+
+next:
+	ADDQ    lineY+64(FP), R10
+	ADDQ    lineSrc+56(FP), R11
+	DECQ    R12
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z5, (BX)
+	ADDQ    $0x40, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross1Step1Rows3AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3
+TEXT ·dotsAcross1Step1Rows3AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(BX), R8
+	SHLQ $0x02, R8
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	VMOVUPS 32(BX), Y1
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y2
+	VMOVUPS 32(BX), Y3
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y4
+	VMOVUPS 32(BX), Y5
+	MOVQ    y+8(FP), R11
+	ADDQ    AX, R11
+	MOVQ    src+16(FP), R12
+	ADDQ    AX, R12
+	MOVQ    lines+32(FP), R13
+
+line:
+	MOVQ R11, R9
+	MOVQ R12, R10
+	MOVQ cols+40(FP), R14
+
+position:
+	VMOVUPS     (R9), Y6
+	VMOVUPS     32(R9), Y7
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Y6, Y0
+	VFMADD231PS 32(BX)(SI*1), Y7, Y1
+	VFMADD231PS (BX)(DI*1), Y6, Y2
+	VFMADD231PS 32(BX)(DI*1), Y7, Y3
+	VFMADD231PS (BX)(R8*1), Y6, Y4
+	VFMADD231PS 32(BX)(R8*1), Y7, Y5
+	LEAQ        (R10)(CX*1), R10
+	DECQ        R14
+	JNZ         position
+	ADDQ        lineY+64(FP), R11
+	ADDQ        lineSrc+56(FP), R12
+	DECQ        R13
+	JNZ         line
+	MOVQ        rows+24(FP), BX
+	MOVQ        8(BX), BX
+	SHLQ        $0x02, BX
+	ADDQ        sums+0(FP), BX
+	ADDQ        AX, BX
+	VMOVUPS     Y0, (BX)
+	VMOVUPS     Y1, 32(BX)
+	MOVQ        rows+24(FP), BX
+	MOVQ        24(BX), BX
+	SHLQ        $0x02, BX
+	ADDQ        sums+0(FP), BX
+	ADDQ        AX, BX
+	VMOVUPS     Y2, (BX)
+	VMOVUPS     Y3, 32(BX)
+	MOVQ        rows+24(FP), BX
+	MOVQ        40(BX), BX
+	SHLQ        $0x02, BX
+	ADDQ        sums+0(FP), BX
+	ADDQ        AX, BX
+	VMOVUPS     Y4, (BX)
+	VMOVUPS     Y5, 32(BX)
+	ADDQ        $0x40, AX
+	CMPQ        AX, channels+48(FP)
+	JLT         channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step1Rows3AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·dotsAcross3Step1Rows3AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(BX), R8
+	SHLQ $0x02, R8
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y5
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y6
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y7
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y8
+	MOVQ    y+8(FP), R11
+	ADDQ    AX, R11
+	MOVQ    src+16(FP), R12
+	ADDQ    AX, R12
+	MOVQ    lines+32(FP), R13
+
+line:
+	MOVQ        R11, R9
+	MOVQ        R12, R10
+	MOVQ        cols+40(FP), R14
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R9), Y9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y1
+	VFMADD231PS (BX)(DI*1), Y9, Y4
+	VFMADD231PS (BX)(R8*1), Y9, Y7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y2
+	VFMADD231PS (BX)(DI*1), Y9, Y5
+	VFMADD231PS (BX)(R8*1), Y9, Y8
+	LEAQ        (R10)(CX*1), R10
+	DECQ        R14
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R14
+
+group:
+	SUBQ        $0x04, R14
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R9), Y9
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Y10
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Y11
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Y12
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	MOVQ        R8, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R10, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R10, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y9, Y0
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y9, Y3
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y9, Y6
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y10, Y0
+	VFMADD231PS Y13, Y9, Y1
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y10, Y3
+	VFMADD231PS Y13, Y9, Y4
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y10, Y6
+	VFMADD231PS Y13, Y9, Y7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y11, Y0
+	VFMADD231PS Y13, Y10, Y1
+	VFMADD231PS Y13, Y9, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y11, Y3
+	VFMADD231PS Y13, Y10, Y4
+	VFMADD231PS Y13, Y9, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y11, Y6
+	VFMADD231PS Y13, Y10, Y7
+	VFMADD231PS Y13, Y9, Y8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y12, Y0
+	VFMADD231PS Y13, Y11, Y1
+	VFMADD231PS Y13, Y10, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y12, Y3
+	VFMADD231PS Y13, Y11, Y4
+	VFMADD231PS Y13, Y10, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y12, Y6
+	VFMADD231PS Y13, Y11, Y7
+	VFMADD231PS Y13, Y10, Y8
+	ADDQ        CX, BX
+	MOVQ        BX, R10
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y12, Y1
+	VFMADD231PS Y13, Y11, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y12, Y4
+	VFMADD231PS Y13, Y11, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y12, Y7
+	VFMADD231PS Y13, Y11, Y8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y12, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y12, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y12, Y8
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R14
+	JZ   end
+
+position:
+	VMOVUPS     (R9), Y9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y0
+	VFMADD231PS (BX)(DI*1), Y9, Y3
+	VFMADD231PS (BX)(R8*1), Y9, Y6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y1
+	VFMADD231PS (BX)(DI*1), Y9, Y4
+	VFMADD231PS (BX)(R8*1), Y9, Y7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y2
+	VFMADD231PS (BX)(DI*1), Y9, Y5
+	VFMADD231PS (BX)(R8*1), Y9, Y8
+	LEAQ        (R10)(CX*1), R10
+	DECQ        R14
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R9), Y9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y0
+	VFMADD231PS (BX)(DI*1), Y9, Y3
+	VFMADD231PS (BX)(R8*1), Y9, Y6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y1
+	VFMADD231PS (BX)(DI*1), Y9, Y4
+	VFMADD231PS (BX)(R8*1), Y9, Y7
+	LEAQ        (R10)(CX*1), R10
+
+next:
+	ADDQ    lineY+64(FP), R11
+	ADDQ    lineSrc+56(FP), R12
+	DECQ    R13
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y5, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y6, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y7, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y8, (BX)
+	ADDQ    $0x20, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step2Rows3AVX2(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, FMA3, MMX+
+TEXT ·dotsAcross3Step2Rows3AVX2(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(BX), R8
+	SHLQ $0x02, R8
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y5
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Y6
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y7
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Y8
+	MOVQ    y+8(FP), R11
+	ADDQ    AX, R11
+	MOVQ    src+16(FP), R12
+	ADDQ    AX, R12
+	MOVQ    lines+32(FP), R13
+
+line:
+	MOVQ        R11, R9
+	MOVQ        R12, R10
+	MOVQ        cols+40(FP), R14
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R9), Y9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y1
+	VFMADD231PS (BX)(DI*1), Y9, Y4
+	VFMADD231PS (BX)(R8*1), Y9, Y7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y2
+	VFMADD231PS (BX)(DI*1), Y9, Y5
+	VFMADD231PS (BX)(R8*1), Y9, Y8
+	LEAQ        (R10)(CX*2), R10
+	DECQ        R14
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R14
+
+group:
+	SUBQ        $0x04, R14
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R9), Y9
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Y10
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Y11
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Y12
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	MOVQ        R8, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R10, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R10, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y9, Y0
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y9, Y3
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y9, Y6
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y9, Y1
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y9, Y4
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y9, Y7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y10, Y0
+	VFMADD231PS Y13, Y9, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y10, Y3
+	VFMADD231PS Y13, Y9, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y10, Y6
+	VFMADD231PS Y13, Y9, Y8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y10, Y1
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y10, Y4
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y10, Y7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y11, Y0
+	VFMADD231PS Y13, Y10, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y11, Y3
+	VFMADD231PS Y13, Y10, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y11, Y6
+	VFMADD231PS Y13, Y10, Y8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y11, Y1
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y11, Y4
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y11, Y7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y12, Y0
+	VFMADD231PS Y13, Y11, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y12, Y3
+	VFMADD231PS Y13, Y11, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y12, Y6
+	VFMADD231PS Y13, Y11, Y8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y12, Y1
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y12, Y4
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y12, Y7
+	ADDQ        CX, BX
+	MOVQ        BX, R10
+	VMOVUPS     (BX)(SI*1), Y13
+	VFMADD231PS Y13, Y12, Y2
+	VMOVUPS     (BX)(DI*1), Y13
+	VFMADD231PS Y13, Y12, Y5
+	VMOVUPS     (BX)(R8*1), Y13
+	VFMADD231PS Y13, Y12, Y8
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R14
+	JZ   end
+
+position:
+	VMOVUPS     (R9), Y9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y0
+	VFMADD231PS (BX)(DI*1), Y9, Y3
+	VFMADD231PS (BX)(R8*1), Y9, Y6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y1
+	VFMADD231PS (BX)(DI*1), Y9, Y4
+	VFMADD231PS (BX)(R8*1), Y9, Y7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y2
+	VFMADD231PS (BX)(DI*1), Y9, Y5
+	VFMADD231PS (BX)(R8*1), Y9, Y8
+	LEAQ        (R10)(CX*2), R10
+	DECQ        R14
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R9), Y9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y0
+	VFMADD231PS (BX)(DI*1), Y9, Y3
+	VFMADD231PS (BX)(R8*1), Y9, Y6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Y9, Y1
+	VFMADD231PS (BX)(DI*1), Y9, Y4
+	VFMADD231PS (BX)(R8*1), Y9, Y7
+	LEAQ        (R10)(CX*2), R10
+
+next:
+	ADDQ    lineY+64(FP), R11
+	ADDQ    lineSrc+56(FP), R12
+	DECQ    R13
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y5, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Y6, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y7, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Y8, (BX)
+	ADDQ    $0x20, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step1Rows3AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·dotsAcross3Step1Rows3AVX512(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(BX), R8
+	SHLQ $0x02, R8
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z5
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z6
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z7
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z8
+	MOVQ    y+8(FP), R11
+	ADDQ    AX, R11
+	MOVQ    src+16(FP), R12
+	ADDQ    AX, R12
+	MOVQ    lines+32(FP), R13
+
+line:
+	MOVQ        R11, R9
+	MOVQ        R12, R10
+	MOVQ        cols+40(FP), R14
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R9), Z9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z1
+	VFMADD231PS (BX)(DI*1), Z9, Z4
+	VFMADD231PS (BX)(R8*1), Z9, Z7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z2
+	VFMADD231PS (BX)(DI*1), Z9, Z5
+	VFMADD231PS (BX)(R8*1), Z9, Z8
+	LEAQ        (R10)(CX*1), R10
+	DECQ        R14
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R14
+
+group:
+	SUBQ        $0x04, R14
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R9), Z9
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Z10
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Z11
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Z12
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	MOVQ        R8, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R10, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R10, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z9, Z0
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z9, Z3
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z9, Z6
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z10, Z0
+	VFMADD231PS Z13, Z9, Z1
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z10, Z3
+	VFMADD231PS Z13, Z9, Z4
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z10, Z6
+	VFMADD231PS Z13, Z9, Z7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z11, Z0
+	VFMADD231PS Z13, Z10, Z1
+	VFMADD231PS Z13, Z9, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z11, Z3
+	VFMADD231PS Z13, Z10, Z4
+	VFMADD231PS Z13, Z9, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z11, Z6
+	VFMADD231PS Z13, Z10, Z7
+	VFMADD231PS Z13, Z9, Z8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z12, Z0
+	VFMADD231PS Z13, Z11, Z1
+	VFMADD231PS Z13, Z10, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z12, Z3
+	VFMADD231PS Z13, Z11, Z4
+	VFMADD231PS Z13, Z10, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z12, Z6
+	VFMADD231PS Z13, Z11, Z7
+	VFMADD231PS Z13, Z10, Z8
+	ADDQ        CX, BX
+	MOVQ        BX, R10
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z12, Z1
+	VFMADD231PS Z13, Z11, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z12, Z4
+	VFMADD231PS Z13, Z11, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z12, Z7
+	VFMADD231PS Z13, Z11, Z8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z12, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z12, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z12, Z8
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R14
+	JZ   end
+
+position:
+	VMOVUPS     (R9), Z9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z0
+	VFMADD231PS (BX)(DI*1), Z9, Z3
+	VFMADD231PS (BX)(R8*1), Z9, Z6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z1
+	VFMADD231PS (BX)(DI*1), Z9, Z4
+	VFMADD231PS (BX)(R8*1), Z9, Z7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z2
+	VFMADD231PS (BX)(DI*1), Z9, Z5
+	VFMADD231PS (BX)(R8*1), Z9, Z8
+	LEAQ        (R10)(CX*1), R10
+	DECQ        R14
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R9), Z9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z0
+	VFMADD231PS (BX)(DI*1), Z9, Z3
+	VFMADD231PS (BX)(R8*1), Z9, Z6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z1
+	VFMADD231PS (BX)(DI*1), Z9, Z4
+	VFMADD231PS (BX)(R8*1), Z9, Z7
+	LEAQ        (R10)(CX*1), R10
+
+next:
+	ADDQ    lineY+64(FP), R11
+	ADDQ    lineSrc+56(FP), R12
+	DECQ    R13
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z5, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z6, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z7, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z8, (BX)
+	ADDQ    $0x40, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
+	VZEROUPPER
+	RET
+
+// func dotsAcross3Step2Rows3AVX512(sums *float32, y *float32, src *float32, rows *[2]int, lines int, cols int, channels int, lineSrc int, lineY int, stepSrc int, stepY int, stepSums int, edges int)
+// Requires: AVX, AVX512F, MMX+
+TEXT ·dotsAcross3Step2Rows3AVX512(SB), NOSPLIT, $0-104
+	MOVQ stepSrc+72(FP), CX
+	MOVQ stepY+80(FP), DX
+	MOVQ rows+24(FP), BX
+	MOVQ (BX), SI
+	SHLQ $0x02, SI
+	MOVQ 16(BX), DI
+	SHLQ $0x02, DI
+	MOVQ 32(BX), R8
+	SHLQ $0x02, R8
+	XORQ AX, AX
+
+channels:
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z0
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z1
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z2
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z3
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z4
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z5
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS (BX), Z6
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z7
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS (BX), Z8
+	MOVQ    y+8(FP), R11
+	ADDQ    AX, R11
+	MOVQ    src+16(FP), R12
+	ADDQ    AX, R12
+	MOVQ    lines+32(FP), R13
+
+line:
+	MOVQ        R11, R9
+	MOVQ        R12, R10
+	MOVQ        cols+40(FP), R14
+	BTQ         $0x00, edges+96(FP)
+	JCC         inside
+	VMOVUPS     (R9), Z9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z1
+	VFMADD231PS (BX)(DI*1), Z9, Z4
+	VFMADD231PS (BX)(R8*1), Z9, Z7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z2
+	VFMADD231PS (BX)(DI*1), Z9, Z5
+	VFMADD231PS (BX)(R8*1), Z9, Z8
+	LEAQ        (R10)(CX*2), R10
+	DECQ        R14
+
+inside:
+	BTQ  $0x01, edges+96(FP)
+	SBBQ $0x00, R14
+
+group:
+	SUBQ        $0x04, R14
+	JLT         rest
+	MOVQ        lineY+64(FP), BX
+	VMOVUPS     (R9), Z9
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Z10
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Z11
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	VMOVUPS     (R9), Z12
+	PREFETCHT0  (R9)(BX*1)
+	ADDQ        DX, R9
+	MOVQ        R8, BX
+	ADDQ        lineSrc+56(FP), BX
+	ADDQ        R10, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	ADDQ        CX, BX
+	PREFETCHT0  (BX)
+	MOVQ        R10, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z9, Z0
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z9, Z3
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z9, Z6
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z9, Z1
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z9, Z4
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z9, Z7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z10, Z0
+	VFMADD231PS Z13, Z9, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z10, Z3
+	VFMADD231PS Z13, Z9, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z10, Z6
+	VFMADD231PS Z13, Z9, Z8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z10, Z1
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z10, Z4
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z10, Z7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z11, Z0
+	VFMADD231PS Z13, Z10, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z11, Z3
+	VFMADD231PS Z13, Z10, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z11, Z6
+	VFMADD231PS Z13, Z10, Z8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z11, Z1
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z11, Z4
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z11, Z7
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z12, Z0
+	VFMADD231PS Z13, Z11, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z12, Z3
+	VFMADD231PS Z13, Z11, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z12, Z6
+	VFMADD231PS Z13, Z11, Z8
+	ADDQ        CX, BX
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z12, Z1
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z12, Z4
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z12, Z7
+	ADDQ        CX, BX
+	MOVQ        BX, R10
+	VMOVUPS     (BX)(SI*1), Z13
+	VFMADD231PS Z13, Z12, Z2
+	VMOVUPS     (BX)(DI*1), Z13
+	VFMADD231PS Z13, Z12, Z5
+	VMOVUPS     (BX)(R8*1), Z13
+	VFMADD231PS Z13, Z12, Z8
+	ADDQ        CX, BX
+	JMP         group
+
+rest:
+	ADDQ $0x04, R14
+	JZ   end
+
+position:
+	VMOVUPS     (R9), Z9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z0
+	VFMADD231PS (BX)(DI*1), Z9, Z3
+	VFMADD231PS (BX)(R8*1), Z9, Z6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z1
+	VFMADD231PS (BX)(DI*1), Z9, Z4
+	VFMADD231PS (BX)(R8*1), Z9, Z7
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z2
+	VFMADD231PS (BX)(DI*1), Z9, Z5
+	VFMADD231PS (BX)(R8*1), Z9, Z8
+	LEAQ        (R10)(CX*2), R10
+	DECQ        R14
+	JNZ         position
+
+end:
+	BTQ         $0x01, edges+96(FP)
+	JCC         next
+	VMOVUPS     (R9), Z9
+	ADDQ        DX, R9
+	MOVQ        R10, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z0
+	VFMADD231PS (BX)(DI*1), Z9, Z3
+	VFMADD231PS (BX)(R8*1), Z9, Z6
+	ADDQ        CX, BX
+	VFMADD231PS (BX)(SI*1), Z9, Z1
+	VFMADD231PS (BX)(DI*1), Z9, Z4
+	VFMADD231PS (BX)(R8*1), Z9, Z7
+	LEAQ        (R10)(CX*2), R10
+
+next:
+	ADDQ    lineY+64(FP), R11
+	ADDQ    lineSrc+56(FP), R12
+	DECQ    R13
+	JNZ     line
+	MOVQ    rows+24(FP), BX
+	MOVQ    8(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z0, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z1, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z2, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    24(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z3, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z4, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z5, (BX)
+	MOVQ    rows+24(FP), BX
+	MOVQ    40(BX), BX
+	SHLQ    $0x02, BX
+	ADDQ    sums+0(FP), BX
+	ADDQ    AX, BX
+	VMOVUPS Z6, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z7, (BX)
+	ADDQ    stepSums+88(FP), BX
+	VMOVUPS Z8, (BX)
+	ADDQ    $0x40, AX
+	CMPQ    AX, channels+48(FP)
+	JLT     channels
 	VZEROUPPER
 	RET
 

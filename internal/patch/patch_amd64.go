@@ -12,9 +12,9 @@ import (
 
 func init() {
 	narrow := loops{rowsF32AVX2, evensF32AVX2, rowsF16AVX2, evensF16AVX2, rowsBF16AVX2, evensBF16AVX2}
-	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, newSpread(spreadAVX2), nil, storeVectors, tapsAcrossVectors, dotsAcrossVectors})
+	Registry.Add(cpu.AVX2, Kernels{narrow.copy, narrow.gatherWhole, newTaps(tapsAVX2, tapsFewAVX2, 8), newDots(dotsAVX2), 8, newSpread(spreadAVX2), nil, storeVectors, newTapsAcross([4]acrossLoop{tapsAcross1Step1AVX2, tapsAcross2Step1AVX2, tapsAcross3Step1AVX2, tapsAcross3Step2AVX2}), newDotsAcross([2][3]dotsLoop{{dotsAcross3Step1Rows1AVX2, dotsAcross3Step1Rows2AVX2, dotsAcross3Step1Rows3AVX2}, {dotsAcross3Step2Rows1AVX2, dotsAcross3Step2Rows2AVX2, dotsAcross3Step2Rows3AVX2}})})
 	wide := loops{rowsF32AVX512, evensF32AVX512, rowsF16AVX512, evensF16AVX512, rowsBF16AVX512, evensBF16AVX512}
-	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, newSpread(spreadAVX512), gatherWords, storeVectors, tapsAcrossVectors, dotsAcrossVectors})
+	Registry.Add(cpu.AVX512, Kernels{wide.copy, wide.gather, newTaps(tapsAVX512, tapsFewAVX512, 16), newDots(dotsAVX512), 16, newSpread(spreadAVX512), gatherWords, storeVectors, newTapsAcross([4]acrossLoop{tapsAcross1Step1AVX512, tapsAcross2Step1AVX512, tapsAcross3Step1AVX512, tapsAcross3Step2AVX512}), newDotsAcross([2][3]dotsLoop{{dotsAcross3Step1Rows1AVX512, dotsAcross3Step1Rows2AVX512, dotsAcross3Step1Rows3AVX512}, {dotsAcross3Step2Rows1AVX512, dotsAcross3Step2Rows2AVX512, dotsAcross3Step2Rows3AVX512}})})
 }
 
 // loop copies rows. Distances are in bytes.
@@ -179,11 +179,36 @@ func storeVectors(dst snug.View, at int, x []float32, rows, cols, rowSrc, rowDst
 	}
 }
 
-// Loads are what the loops across channels wait for: vectors of AVX2 are enough for AVX-512 too.
-func tapsAcrossVectors(dst, src, w []float32, offsets []int, cols, channels, stepSrc, stepDst, rowW int) {
-	tapsAcrossAVX2(&dst[0], &src[0], &w[0], unsafe.SliceData(offsets), len(offsets), cols, channels, 4*stepSrc, 4*stepDst, 4*rowW)
+// acrossLoop is TapsAcross for rows of some taps. Distances are in bytes, those of rows in elements.
+type acrossLoop = func(dst, src, w, bias *float32, rows *[2]int, count, lines, cols, channels, lineSrc, lineDst, stepSrc, stepDst, stepW, edges int)
+
+// newTapsAcross returns TapsAcross with a loop for each number of taps, and one for three taps and results two positions apart.
+func newTapsAcross(loops [4]acrossLoop) TapsAcross {
+	return func(dst, src, w, bias []float32, rows []AcrossRow, a Across) {
+		list := (*[2]int)(unsafe.Pointer(unsafe.SliceData(rows)))
+		loop := loops[a.Taps-1+a.Step-1]
+		loop(&dst[0], unsafe.SliceData(src), unsafe.SliceData(w), &bias[0], list, len(rows), a.Lines, a.Cols, 4*a.Channels,
+			4*a.LineSrc, 4*a.LineDst, 4*a.StepSrc, 4*a.StepDst, 4*a.StepW, a.edges())
+	}
 }
 
-func dotsAcrossVectors(sums, y, src []float32, offsets []int, rows, cols, channels, rowY, stepY, rowSrc, stepSrc, rowSums int) {
-	dotsAcrossAVX2(&sums[0], &y[0], &src[0], &offsets[0], rows, cols, channels, 4*rowY, 4*stepY, 4*rowSrc, 4*stepSrc, 4*rowSums)
+// dotsLoop is DotsAcross for some rows of some taps. Distances are in bytes, those of rows in elements.
+type dotsLoop = func(sums, y, src *float32, rows *[2]int, lines, cols, channels, lineSrc, lineY, stepSrc, stepY, stepSums, edges int)
+
+// newDotsAcross returns DotsAcross with loops for rows of three taps, by their number, for results one and two positions apart.
+// What single taps read is loaded for each of them: vectors of AVX2 are enough.
+func newDotsAcross(loops [2][3]dotsLoop) DotsAcross {
+	single := [3]dotsLoop{dotsAcross1Step1Rows1AVX2, dotsAcross1Step1Rows2AVX2, dotsAcross1Step1Rows3AVX2}
+	return func(sums, y, src []float32, rows []AcrossRow, a Across) {
+		loop := &single
+		if a.Taps == 3 {
+			loop = &loops[a.Step-1]
+		}
+		for len(rows) > 0 {
+			n := min(len(rows), len(loop))
+			list := (*[2]int)(unsafe.Pointer(&rows[0]))
+			loop[n-1](&sums[0], &y[0], &src[0], list, a.Lines, a.Cols, 4*a.Channels, 4*a.LineSrc, 4*a.LineDst, 4*a.StepSrc, 4*a.StepDst, 4*a.StepW, a.edges())
+			rows = rows[n:]
+		}
+	}
 }

@@ -142,46 +142,75 @@ func TestTapsAndDots(t *testing.T) {
 	}
 }
 
-// Every tier computes across channels what Go computes, and reads and writes nothing else.
+// Every tier computes across channels what Go computes, and reads and writes nothing else. What lies before and after the source
+// where a tap reads 0 there is not read.
 //
 //check:in arm64
 func TestAcross(t *testing.T) {
 	for tier, k := range Registry.All() {
-		for cols := 1; cols < 12; cols++ {
-			for _, channels := range []int{AcrossLanes, 3 * AcrossLanes} {
-				for _, count := range []int{0, 1, 3, 9} {
-					const rows = 2
-					stepSrc, stepDst, rowW := channels+2, channels+3, channels+1
-					rowSrc, rowDst := (cols+1)*stepSrc, cols*stepDst
-					offsets := make([]int, count)
-					for i := range offsets {
-						offsets[i] = i * 5 % stepSrc
-					}
-					src := vector[float32](t, (rows-1)*rowSrc+(cols-1)*stepSrc+channels+slices.Max(append(offsets, 0)))
-					copy(src, kerneltest.Normal(1, len(src)))
-					w := vector[float32](t, count*rowW+channels)
-					copy(w, kerneltest.Normal(2, len(w)))
-					want := kerneltest.Normal(3, (cols-1)*stepDst+channels)
-					got := vector[float32](t, len(want))
-					copy(got, want)
-					tapsAcross(want, src, w, offsets, cols, channels, stepSrc, stepDst, rowW)
-					k.TapsAcross(got, src, w, offsets, cols, channels, stepSrc, stepDst, rowW)
-					require.InDeltaSlice(t, want, got, 1e-5, "%v, %d positions", tier, cols)
-					if count < DotTaps {
-						continue
-					}
-					y := vector[float32](t, (rows-1)*rowDst+(cols-1)*stepDst+channels)
-					copy(y, kerneltest.Normal(4, len(y)))
-					want = kerneltest.Normal(5, (DotTaps-1)*rowW+channels)
-					got = vector[float32](t, len(want))
-					copy(got, want)
-					dotsAcross(want, y, src, offsets, rows, cols, channels, rowDst, stepDst, rowSrc, stepSrc, rowW)
-					k.DotsAcross(got, y, src, offsets, rows, cols, channels, rowDst, stepDst, rowSrc, stepSrc, rowW)
-					require.InDeltaSlice(t, want, got, 1e-4, "%v, %d positions", tier, cols)
+		for _, a := range []Across{{Taps: 1, Step: 1}, {Taps: 2, Step: 1}, {Taps: 3, Step: 1}, {Taps: 3, Step: 2}} {
+			t.Run(fmt.Sprintf("%v/%d taps, step %d", tier, a.Taps, a.Step), func(t *testing.T) {
+				for a.Cols = range 20 {
+					t.Run(fmt.Sprint(a.Cols), func(t *testing.T) { checkEdges(t, k, a) })
 				}
+			})
+		}
+	}
+}
+
+// checkEdges compares with taps outside and without.
+func checkEdges(t *testing.T, k *Kernels, a Across) {
+	for edges := range 4 {
+		a.Before, a.After = a.Taps > 1 && edges&1 != 0, a.Taps > 1 && edges&2 != 0
+		for _, a.Channels = range []int{AcrossLanes, 3 * AcrossLanes} {
+			for rows := range 5 {
+				checkAcross(t, k, a, rows)
 			}
 		}
 	}
+}
+
+// checkAcross compares for a number of rows of the kernel, for 2 lines.
+func checkAcross(t *testing.T, k *Kernels, a Across, count int) {
+	channels := a.Channels
+	a.Lines, a.StepSrc, a.StepDst = 2, channels+2, channels+3
+	span := (a.Cols-1)*a.Step + a.Taps // positions of a line of src that there are
+	first := 0
+	if a.Before {
+		span, first = span-1, -a.StepSrc
+	}
+	if a.After {
+		span--
+	}
+	if span <= 0 || a.Cols == 0 {
+		return
+	}
+	a.LineSrc, a.LineDst, a.StepW = span*a.StepSrc, a.Cols*a.StepDst, channels+1
+	rows := make([]AcrossRow, count)
+	for i := range rows {
+		rows[i] = AcrossRow{Src: first + i*a.LineSrc, W: i * a.Taps * a.StepW}
+	}
+	src := vector[float32](t, max(count, 1)*a.LineSrc+span*a.StepSrc-2)
+	copy(src, kerneltest.Normal(1, len(src)))
+	w := vector[float32](t, max(count, 1)*a.Taps*a.StepW-1)
+	copy(w, kerneltest.Normal(2, len(w)))
+	bias := vector[float32](t, channels)
+	copy(bias, kerneltest.Normal(3, channels))
+	want := kerneltest.Normal(4, a.LineDst+(a.Cols-1)*a.StepDst+channels)
+	got := vector[float32](t, len(want))
+	copy(got, want)
+	tapsAcross(want, src, w, bias, rows, a)
+	k.TapsAcross(got, src, w, bias, rows, a)
+	require.InDeltaSlice(t, want, got, 1e-5, "%+v, %d rows", a, count)
+	if a.Taps == 2 || a.Cols == 1 && a.Before && a.After {
+		return
+	}
+	want = kerneltest.Normal(5, len(w))
+	sums := vector[float32](t, len(w))
+	copy(sums, want)
+	dotsAcross(want, got, src, rows, a)
+	k.DotsAcross(sums, got, src, rows, a)
+	require.InDeltaSlice(t, want, sums, 1e-3, "%+v, %d rows", a, count)
 }
 
 // Every tier rounds what Go rounds, and reads and writes nothing else.

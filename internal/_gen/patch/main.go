@@ -36,8 +36,19 @@ func main() {
 		t.tapsFew()
 		t.dots()
 	}
-	tiers[0].tapsAcross()
-	tiers[0].dotsAcross()
+	for _, t := range tiers {
+		t.tapsAcross(1, 1)
+		t.tapsAcross(2, 1)
+		t.tapsAcross(3, 1)
+		t.tapsAcross(3, 2)
+	}
+	for rows := 1; rows <= 3; rows++ {
+		tiers[0].dotsAcross(1, 1, rows, 2)
+		for _, t := range tiers {
+			t.dotsAcross(3, 1, rows, 1)
+			t.dotsAcross(3, 2, rows, 1)
+		}
+	}
 	storeAVX2(vec.BFloat16)
 	storeAVX2(vec.Float16)
 	spreadAVX2()
