@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -33,10 +34,11 @@ type Embeddings struct {
 	first int32 // row of the batch that is row 0 here
 }
 
-// Check returns an error unless the vectors are of rows of a batch of so many rows, and of that width, type and device. It wraps
-// [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], or [snug.ErrConfig] if Values and Grad share memory.
+// Check returns an error unless the vectors are of rows of a batch of so many rows, and of that width, type and device, nil
+// for the CPU. It wraps [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], or [snug.ErrConfig] if Values and Grad share memory.
 func (e Embeddings) Check(rows, width int, dt snug.DType, dev *snug.Device) (err error) {
 	defer fault.Named(&err, "layers: Embeddings")
+	dev = cmp.Or(dev, snug.CPU())
 	last := int32(-1)
 	for i, r := range e.Rows {
 		if r -= e.first; r <= last || int(r) >= rows {

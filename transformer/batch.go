@@ -151,7 +151,8 @@ func (m *Model) withoutLabels(b Batch) error {
 }
 
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first
-// batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more. The error wraps [snug.ErrShape] or
+// batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more, and a batch with three axes of Positions or
+// with Spans what these say. The error wraps [snug.ErrShape] or
 // [snug.ErrNoMemory].
 func (m *Model) Reserve(sequences, tokens int) (err error) {
 	defer fault.Named(&err, "transformer: Reserve")

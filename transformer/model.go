@@ -392,7 +392,7 @@ type Memory struct {
 	Paged     int64 // matrices in Options.Pages
 	Buffers   int64 // buffers of activations and their gradients, in use or not
 	Peak      int64 // most bytes of Buffers in use at one time in the last call
-	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, vectors 1+w of norms, and sinks
+	Workspace int64 // float32 workspace, angles of ropes, decoded tiles of matrices, vectors 1+w of norms, sinks, and the masks of Batch.Spans
 }
 
 // Memory returns what the model holds on its device.

@@ -104,6 +104,36 @@ func TestSpansCosts(t *testing.T) {
 	require.Empty(t, report.Mismatches)
 }
 
+// TestPromptBatchOnDevices: a Generator takes vectors, positions in three axes and spans on every device.
+//
+//check:in emulated
+func TestPromptBatchOnDevices(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		c := tinyAxes()
+		m := newTiny(t, c, Options{Seed: 3, Device: p.Dev})
+		g := newGenerator(t, m, GenerateOptions{Context: 16, Chunk: 5})
+		b := someBatch(7, 11, 1, 9)
+		b.Spans = [][2]int{{1, 5}, {6, 8}}
+		b.Embeddings = Embeddings{Rows: []int32{1, 2, 3, 4, 7}, Values: moved(t, kerneltest.Uniform(9, 5*c.Dim), snug.F32, p.Dev)}
+		for _, list := range images() {
+			b.Positions = append(b.Positions, list[:9])
+		}
+		require.NoError(t, g.PromptBatch(t.Context(), b))
+		for range 3 {
+			want := make([]float32, c.Vocab)
+			require.NoError(t, m.Logits(t.Context(), want, b, nil))
+			token, err := g.Next(t.Context())
+			require.NoError(t, err)
+			difference, largest := apart(g.Logits(), want)
+			require.LessOrEqual(t, difference, 1e-4*largest)
+			b.Tokens = append(b.Tokens, token)
+			for axis := range b.Positions {
+				b.Positions[axis] = append(b.Positions[axis], int32(len(b.Tokens)-3))
+			}
+		}
+	})
+}
+
 // TestSpansGenerate: a prompt with spans gives the logits of a batch with them, whatever the chunks.
 func TestSpansGenerate(t *testing.T) {
 	ctx := context.Background()
