@@ -38,6 +38,7 @@ type fields struct {
 	Split      *bool   `json:"do_image_splitting"`
 	TileSize   any     `json:"max_image_size"`
 	PanAndScan *bool   `json:"do_pan_and_scan"`
+	Pinpoints  any     `json:"image_grid_pinpoints"`
 	SquareSize *bool   `json:"use_square_size"`
 }
 
@@ -67,6 +68,7 @@ type config struct {
 	split           bool
 	tile            int // max_image_size.longest_edge
 	background      [3]byte
+	resolutions     []size // image_grid_pinpoints
 }
 
 // The means and standard deviations of image_utils.py.

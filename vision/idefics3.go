@@ -96,7 +96,7 @@ var idefics3Prompt = prompt{
 	models:   []string{"idefics3"},
 	defaults: texts{image: "<image>", fake: "<fake_token_around_image>", global: "<global-img>", length: 169},
 	mark:     imageToken,
-	tokens:   func(t *texts, l Layout) int { return t.length * (l.Rows*l.Columns + 1) },
+	tokens:   func(t *texts, l Layout, _ size) int { return t.length * (l.Rows*l.Columns + 1) },
 	text: func(t *texts, l Layout) string {
 		var b strings.Builder
 		image := strings.Repeat(t.image, t.length)

@@ -133,23 +133,26 @@ func jpegRGB(out *Image, m *image.YCbCr) {
 		gOfCr[i] = -fix(0.71414) * x
 		gOfCb[i] = -fix(0.34414)*x + half
 	}
-	planar(out, m, func(p []byte, y, cb, cr byte) {
-		p[0] = clip(int(y) + rOfCr[cr])
-		p[1] = clip(int(y) + (gOfCb[cb]+gOfCr[cr])>>16)
-		p[2] = clip(int(y) + bOfCb[cb])
+	planar(out, m, func(row, luma, cb, cr []byte) {
+		for i, l := range luma {
+			p, y := row[3*i:3*i+3], int(l)
+			p[0] = clip(y + rOfCr[cr[i]])
+			p[1] = clip(y + (gOfCb[cb[i]]+gOfCr[cr[i]])>>16)
+			p[2] = clip(y + bOfCb[cb[i]])
+		}
 	})
 }
 
 func clip(x int) byte { return byte(min(max(x, 0), 255)) }
 
-// planar calls set for every pixel with its luma and its upsampled chroma.
-func planar(out *Image, m *image.YCbCr, set func(p []byte, y, cb, cr byte)) {
+// planar calls set for every row with its luma and its upsampled chroma, which have at least as many samples.
+func planar(out *Image, m *image.YCbCr, set func(row, luma, cb, cr []byte)) {
 	up, ok := upsamplers[m.SubsampleRatio]
 	b := m.Rect
 	if !ok || b.Min.X%up.h != 0 || b.Min.Y%up.v != 0 { // a part of an image, cut between samples
 		each(out, func(x, y int, p []byte) {
 			c := m.YCbCrAt(b.Min.X+x, b.Min.Y+y)
-			set(p, c.Y, c.Cb, c.Cr)
+			set(p, []byte{c.Y}, []byte{c.Cb}, []byte{c.Cr})
 		})
 		return
 	}
@@ -161,10 +164,6 @@ func planar(out *Image, m *image.YCbCr, set func(p []byte, y, cb, cr byte)) {
 	for y := range out.Height {
 		up.row(cbRow, cb, y)
 		up.row(crRow, cr, y)
-		luma := m.Y[m.YOffset(b.Min.X, b.Min.Y+y):][:out.Width]
-		p := out.Pix[3*y*out.Width:]
-		for x, l := range luma {
-			set(p[3*x:3*x+3], l, cbRow[x], crRow[x])
-		}
+		set(out.Pix[3*y*out.Width:], m.Y[m.YOffset(b.Min.X, b.Min.Y+y):][:out.Width], cbRow, crRow)
 	}
 }

@@ -36,7 +36,7 @@ var llavaPrompt = prompt{
 		return nil
 	},
 	mark: imageToken,
-	tokens: func(t *texts, l Layout) int {
+	tokens: func(t *texts, l Layout, _ size) int {
 		if len(l.Shape) != 4 {
 			return 0
 		}

@@ -15,7 +15,7 @@ type Layout struct {
 	Grid [3]int
 	// Merge is how many patches along height, and along width, become one token, and 0 without Grid.
 	Merge int
-	// Rows and Columns are those of the tiles that the image was split into, before the tile that shows all of it; 0 if it was not.
+	// Rows and Columns are those of the tiles that the image was split into, besides the tile that shows all of it; 0 if it was not.
 	Rows, Columns int
 	// Height and Width are the pixels of the resized image: before it was split, padded or cut into patches, and after it was cropped.
 	Height, Width int
@@ -43,7 +43,9 @@ type plan struct {
 	background [3]byte
 	sizes      []size // resize to each in turn
 	crop       size   // then cut out the middle
+	frame      size   // then put into the middle of black of this size
 	tile       int    // then cut into tiles of this side, if there are several, and append all resized to it
+	first      bool   // put all resized to it before the tiles instead, as it was before the other steps
 	patch      int    // then take patches of this side as rows
 	merge      int    // in squares of so many
 	temporal   int    // each so many times
@@ -125,6 +127,11 @@ func (p *plan) check(from size) error {
 	if side := p.patch * p.merge; side > 0 && (at.height%side != 0 || at.width%side != 0) {
 		return fmt.Errorf("image of %d x %d pixels, want multiples of %d: %w", at.width, at.height, side, snug.ErrShape)
 	}
+	if f := p.frame; f != (size{}) {
+		if err := sizeFits(f.width, f.height); err != nil {
+			return err
+		}
+	}
 	n, each := p.tiles()
 	values := 3 * float64(n) * float64(each.height) * float64(each.width) * float64(max(p.temporal, 1))
 	if values > maxPixels {
@@ -172,8 +179,14 @@ func (p *plan) bytes(from size, f Filter) int64 {
 	if p.crop != (size{}) {
 		image(p.crop)
 	}
+	if p.frame != (size{}) {
+		image(p.frame)
+		at = p.frame
+	}
 	if p.rows > 0 {
-		image(size{p.tile, p.tile})
+		if p.first {
+			at = from
+		}
 		resized(size{p.tile, p.tile}, size{p.tile, p.tile})
 	}
 	return total
@@ -190,6 +203,7 @@ func weightBytes(in, out, n int, f Filter) int64 {
 
 // run takes the steps.
 func (p *plan) run(m *Image, c *config, b backend) []float32 {
+	original := m
 	if p.square {
 		m = squared(m, p.background)
 	}
@@ -205,6 +219,11 @@ func (p *plan) run(m *Image, c *config, b backend) []float32 {
 	if p.crop != (size{}) {
 		m = centred(m, p.crop, b)
 	}
+	if p.frame != (size{}) {
+		framed := newImage(p.frame.width, p.frame.height)
+		paste(framed, m, (framed.Width-m.Width)/2, (framed.Height-m.Height)/2)
+		m = framed
+	}
 	n, each := p.tiles()
 	values := make([]float32, n*3*each.height*each.width*max(p.temporal, 1))
 	levels := [3][256]float32{}
@@ -216,11 +235,18 @@ func (p *plan) run(m *Image, c *config, b backend) []float32 {
 		p.patches(values, m, &levels)
 	case p.rows > 0:
 		tile := 3 * p.tile * p.tile
+		parts, all := values[:(n-1)*tile], values[(n-1)*tile:]
+		if p.first {
+			parts, all = values[tile:], values[:tile]
+		}
 		for i := range p.rows * p.columns {
-			planes(values[i*tile:][:tile], m, window{i % p.columns * p.tile, i / p.columns * p.tile, p.tile, p.tile}, each, &levels)
+			planes(parts[i*tile:][:tile], m, window{i % p.columns * p.tile, i / p.columns * p.tile, p.tile, p.tile}, each, &levels)
+		}
+		if p.first {
+			m = original
 		}
 		m = resize(m, p.tile, p.tile, window{0, 0, p.tile, p.tile}, c.filter, b)
-		planes(values[(n-1)*tile:], m, window{0, 0, p.tile, p.tile}, each, &levels)
+		planes(all, m, window{0, 0, p.tile, p.tile}, each, &levels)
 	default:
 		planes(values, m, window{0, 0, m.Width, m.Height}, each, &levels)
 	}

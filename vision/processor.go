@@ -22,7 +22,7 @@ type family struct {
 }
 
 // families are all of them.
-var families = []*family{&clipFamily, &siglipFamily, &vitFamily, &bitFamily, &qwenFamily, &gemma3Family, &llavaFamily, &idefics3Family, &samFamily}
+var families = []*family{&clipFamily, &siglipFamily, &vitFamily, &bitFamily, &qwenFamily, &gemma3Family, &llavaFamily, &llavaNextFamily, &idefics3Family, &samFamily}
 
 // Processor turns images into the values that a model takes. It does not change, and serves any number of goroutines.
 type Processor struct {
@@ -42,7 +42,7 @@ type Pixels struct {
 
 // OpenProcessor reads how a model wants its images: preprocessor_config.json, or processor_config.json where that has
 // "image_processor", and of the text from processor_config.json, tokenizer_config.json and config.json. It knows the image
-// processors CLIP, SigLIP, ViT, Bit (DINOv2), Qwen2VL (also of Qwen2.5-VL, Qwen3-VL and Qwen3.5), Gemma3, Llava, Idefics3, SmolVLM and Sam.
+// processors CLIP, SigLIP, ViT, Bit (DINOv2), Qwen2VL (also of Qwen2.5-VL, Qwen3-VL and Qwen3.5), Gemma3, Llava, LlavaNext, Idefics3, SmolVLM and Sam.
 //
 // It computes what AutoImageProcessor computes, with the backend [Torchvision]; see [Processor.Using] for the other one. Fields that
 // transformers reads are honoured, and fields that it passes over are passed over.
@@ -223,7 +223,7 @@ func (p *Processor) plan(width, height int) (plan, Layout, error) {
 	}
 	l := way.layout(from, p.config.filter)
 	if p.prompt != nil {
-		l.Tokens = p.prompt.tokens(&p.texts, l)
+		l.Tokens = p.prompt.tokens(&p.texts, l, from)
 	}
 	return way, l, nil
 }

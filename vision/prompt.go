@@ -15,13 +15,13 @@ type prompt struct {
 	defaults texts
 	read     func(t *texts, c *config) error           // nil if there is nothing to check
 	mark     func(t *texts) string                     // what stands for an image in a rendered prompt
-	tokens   func(t *texts, l Layout) int              // how many of them
+	tokens   func(t *texts, l Layout, from size) int   // how many of them, for an image of a size
 	text     func(t *texts, l Layout) string           // what replaces the mark
 	whole    func(t *texts, text string, n int) string // what is done with the prompt before; nil for nothing
 }
 
 // prompts are all of them.
-var prompts = []*prompt{&qwenPrompt, &gemma3Prompt, &llavaPrompt, &idefics3Prompt, &smolvlmPrompt, &paligemmaPrompt}
+var prompts = []*prompt{&qwenPrompt, &gemma3Prompt, &llavaPrompt, &llavaNextPrompt, &idefics3Prompt, &smolvlmPrompt, &paligemmaPrompt}
 
 // texts are the tokens and numbers that prompts are made of.
 type texts struct {

@@ -62,7 +62,7 @@ var qwenPrompt = prompt{
 
 	defaults: texts{image: "<|image_pad|>"},
 	mark:     imageToken,
-	tokens: func(_ *texts, l Layout) int {
+	tokens: func(_ *texts, l Layout, _ size) int {
 		return l.Grid[0] * l.Grid[1] * l.Grid[2] / max(l.Merge*l.Merge, 1)
 	},
 	text: repeated,
@@ -124,7 +124,7 @@ func Positions(ids []int32, image int32, images []Layout) (positions [3][]int32,
 
 func imageToken(t *texts) string { return t.image }
 
-func fixedLength(t *texts, _ Layout) int { return t.length }
+func fixedLength(t *texts, _ Layout, _ size) int { return t.length }
 
 func repeated(t *texts, l Layout) string { return strings.Repeat(t.image, l.Tokens) }
 

@@ -9,6 +9,9 @@ import (
 	"hash/crc32"
 	"image"
 	"image/color"
+	"image/draw"
+	"image/gif"
+	"image/jpeg"
 	"image/png"
 	"math"
 	"os"
@@ -133,6 +136,33 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
+// TestDecodeBytes: what a call allocates, in bytes of the file and of pixels, also of a file that comes in parts.
+func TestDecodeBytes(t *testing.T) {
+	const width, height = 700, 500
+	wide := image.NewNRGBA64(image.Rect(0, 0, width, height))
+	for i := range wide.Pix {
+		wide.Pix[i] = byte(i * i >> 7)
+	}
+	narrow := image.NewRGBA(wide.Rect)
+	draw.Draw(narrow, narrow.Rect, wide, image.Point{}, draw.Src)
+	var deep, photo, clip bytes.Buffer
+	require.NoError(t, png.Encode(&deep, wide))
+	require.NoError(t, jpeg.Encode(&photo, narrow, nil))
+	require.NoError(t, gif.Encode(&clip, narrow, nil))
+	for _, c := range []struct {
+		name  string
+		file  []byte
+		pixel int64 // bytes of one
+	}{{"png of 16 bits", deep.Bytes(), 8 + 3}, {"jpeg", photo.Bytes(), 3 + 3}, {"gif", clip.Bytes(), 4 + 1 + 3}} {
+		t.Run(c.name, func(t *testing.T) {
+			var err error
+			took := allocated(func() { _, err = vision.Decode(bytes.NewReader(c.file), vision.DecodeOptions{}) })
+			require.NoError(t, err)
+			require.LessOrEqual(t, took, 6*int64(len(c.file))+c.pixel*width*height+1<<18)
+		})
+	}
+}
+
 // failing is a reader that fails.
 type failing struct{ err error }
 
@@ -193,6 +223,26 @@ func TestConvert(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestJPEGColours: the conversion of JFIF, within what a fixed point of 16 bits rounds.
+func TestJPEGColours(t *testing.T) {
+	m := image.NewYCbCr(image.Rect(0, 0, 256, 1), image.YCbCrSubsampleRatio444)
+	for _, luma := range []byte{0, 60, 128, 200, 255} {
+		for cb := range 256 {
+			for x := range 256 {
+				m.Y[x], m.Cb[x], m.Cr[x] = luma, byte(cb), byte(x)
+			}
+			out, err := vision.Convert(m, vision.DecodeOptions{})
+			require.NoError(t, err)
+			for x := range 256 {
+				y, b, r := float64(luma), float64(cb-128), float64(x-128)
+				for i, want := range []float64{y + 1.402*r, y - 0.34414*b - 0.71414*r, y + 1.772*b} {
+					require.InDelta(t, min(max(want, 0), 255), out.Pix[3*x+i], 0.51)
+				}
+			}
+		}
 	}
 }
 
@@ -277,6 +327,11 @@ func TestProcessorRefused(t *testing.T) {
 		{"pan and scan", `{"image_processor_type": "Gemma3ImageProcessor", "do_pan_and_scan": true}`, "", snug.ErrConfig, "do_pan_and_scan"},
 		{"SAM's size as a square", `{"image_processor_type": "SamImageProcessor", "size": 3}`, "", snug.ErrConfig, "longest_edge"},
 		{"tiles without a side", `{"image_processor_type": "Idefics3ImageProcessor", "max_image_size": {"height": 1, "width": 1}}`, "", snug.ErrConfig, "max_image_size"},
+		{"LLaVA-NeXT's tiles of another size", `{"image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 336}}`, "", snug.ErrConfig, "crop_size differ"},
+		{"LLaVA-NeXT's resolution", `{"image_processor_type": "LlavaNextImageProcessor", "image_grid_pinpoints": [[224, 225]]}`, "", snug.ErrConfig, "[224, 225], want multiples of 224"},
+		{"LLaVA-NeXT's resolutions of the class, with its size", `{"image_processor_type": "LlavaNextImageProcessor"}`, "", snug.ErrConfig, "[336, 672], want multiples of 224"},
+		{"LLaVA-NeXT without resolutions", `{"image_processor_type": "LlavaNextImageProcessor", "image_grid_pinpoints": []}`, "", snug.ErrConfig, "image_grid_pinpoints is empty"},
+		{"LLaVA-NeXT's resolutions as a number", `{"image_processor_type": "LlavaNextImageProcessor", "image_grid_pinpoints": 3}`, "", snug.ErrConfig, "want a list"},
 		{"PaliGemma without a length", `{"image_processor_type": "SiglipImageProcessor", "processor_class": "PaliGemmaProcessor"}`, "", snug.ErrConfig, "image_seq_length"},
 		{"LLaVA without a patch", clip(`"processor_class": "LlavaProcessor"`), "", snug.ErrConfig, "patch_size"},
 		{"too many tokens", `{"image_processor_type": "Idefics3ImageProcessor"}`, `{"processor_class": "Idefics3Processor", "image_seq_len": 100000000}`, snug.ErrConfig, "image_seq_len"},

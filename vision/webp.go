@@ -3,6 +3,7 @@ package vision
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"image"
 
 	"golang.org/x/image/webp"
@@ -18,6 +19,10 @@ var webpFormat = func() format {
 
 // decodeWebP converts lossy images as libwebp does; those without loss have their colours.
 func decodeWebP(file []byte, o DecodeOptions) (*Image, error) {
+	const flags, animated = 20, 2
+	if len(file) > flags && string(file[12:16]) == "VP8X" && file[flags]&animated != 0 {
+		return nil, errors.New("animated, want one image: write the frames to a folder, or a GIF")
+	}
 	m, err := webp.Decode(bytes.NewReader(file))
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ import os
 import struct
 import tempfile
 import types
+import zlib
 
 import numpy as np
 import PIL
@@ -68,6 +69,19 @@ def resizes():
                     yield row | {"backend": 0, "sum": digest(t.permute(1, 2, 0).contiguous().numpy().tobytes())}
 
 
+def deep_gray():
+    """A PNG of 16-bit gray with a transparent level, which Pillow does not write."""
+    rows = pixels("noise", 5, 4, 2)
+    rows[..., 0] //= 100
+    out = b"\x89PNG\r\n\x1a\n"
+    for kind, data in [
+        (b"IHDR", struct.pack(">IIBBBBB", 5, 4, 16, 0, 0, 0, 0)), (b"tRNS", rows[0, 0].tobytes()),
+        (b"IDAT", zlib.compress(b"".join(b"\0" + r.tobytes() for r in rows))), (b"IEND", b""),
+    ]:
+        out += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return out
+
+
 def files():
     def image(mode, w, h):
         bands = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}[mode]
@@ -102,10 +116,13 @@ def files():
         ("jpeg-gray", image("L", 33, 21), "JPEG", {}), ("jpeg-progressive", big, "JPEG", {"progressive": True}), ("jpeg-cmyk", image("CMYK", 17, 9), "JPEG", {}),
         ("jpeg-exif", big, "JPEG", {"exif": exif(8)}), ("jpeg-3x2", image("RGB", 3, 2), "JPEG", {}), ("jpeg-rgb", image("RGB", 17, 9), "JPEG", {"keep_rgb": True}),
     ]
+    rows += [(f"jpeg-noise-4x4-{s}", Image.fromarray(pixels("noise", 4, 4)), "JPEG", {"subsampling": s, "quality": 95}) for s in (1, 2)]
+    rows.append(("png-16-bit-gray-transparent", deep_gray(), "PNG", None))
     for name, im, form, options in rows:
-        b = io.BytesIO()
-        im.save(b, form, **options)
-        b.seek(0)
+        b = io.BytesIO(im if options is None else b"")
+        if options is not None:
+            im.save(b, form, **options)
+            b.seek(0)
         a = np.array(load_image(Image.open(b)))
         row = {"name": name, "file": base64.b64encode(b.getvalue()).decode(), "width": a.shape[1], "height": a.shape[0], "sum": digest(a.tobytes())}
         if form == "JPEG":
@@ -166,6 +183,7 @@ PREPROCESSORS = {
     "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "processor_class": "Gemma3Processor", "do_convert_rgb": None, "do_pan_and_scan": None, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 2, "size": {"height": 896, "width": 896}},
     "llava": {"image_processor_type": "LlavaImageProcessor", "processor_class": "LlavaProcessor", "do_pad": True, "size": {"shortest_edge": 70}, "crop_size": {"height": 56, "width": 56}},
     "llava-clip": CLIP | {"image_processor_type": "CLIPImageProcessor", "processor_class": "LlavaProcessor", "size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}, "resample": 3},
+    "llava-next": {"image_processor_type": "LlavaNextImageProcessor", "processor_class": "LlavaNextProcessor", "size": {"shortest_edge": 56}, "crop_size": {"height": 56, "width": 56}, "image_grid_pinpoints": [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]},
     "idefics3": {"image_processor_type": "Idefics3ImageProcessor", "processor_class": "Idefics3Processor", "do_image_splitting": True, "max_image_size": {"longest_edge": 64}, "size": {"longest_edge": 256}, "resample": 1},
     "smolvlm": {"image_processor_type": "SmolVLMImageProcessor", "processor_class": "SmolVLMProcessor", "do_image_splitting": True, "max_image_size": {"longest_edge": 96}, "size": {"longest_edge": 384}, "resample": 1},
     "smolvlm-not-split": {"image_processor_type": "SmolVLMImageProcessor", "processor_class": "SmolVLMProcessor", "do_image_splitting": False, "max_image_size": {"longest_edge": 64}, "size": {"longest_edge": 256}, "resample": 1},
@@ -175,6 +193,7 @@ PREPROCESSORS = {
 PROCESSORS = {
     "llava": {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
     "llava-clip": {"patch_size": 14, "vision_feature_select_strategy": "full", "num_additional_image_tokens": 0},
+    "llava-next": {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1},
     "idefics3": {"image_seq_len": 5},
     "smolvlm": {"image_seq_len": 3},
     "smolvlm-not-split": {"image_seq_len": 3},
@@ -186,12 +205,13 @@ PROMPTS = {  # with two images
     "gemma3": "<start_of_image>one<start_of_image> two",
     "llava": "USER: <image> and <image>\nWhat?",
     "llava-clip": "<image><image>",
+    "llava-next": "<image>\n<image>",
     "idefics3": "User:<image>x<image><end_of_utterance>",
     "smolvlm": "User:<image>x<image><end_of_utterance>",
     "smolvlm-not-split": "<image><image>",
     "paligemma": "<image><image>describe",
 }
-SIZES = [("noise", 60, 45), ("smooth", 45, 130), ("smooth", 1, 1), ("noise", 300, 3), ("smooth", 257, 211)]
+SIZES = [("noise", 60, 45), ("smooth", 45, 130), ("smooth", 1, 1), ("noise", 300, 3), ("smooth", 257, 211), ("noise", 70, 42), ("smooth", 70, 39)]
 
 
 def expanded(name, processor_class, image_processor, images):
