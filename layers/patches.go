@@ -18,7 +18,7 @@ import (
 // of a patch in the order in which they lie in an image with channels first. It keeps nothing but its output.
 type Patches struct {
 	Project   Linear
-	Class     *Param // [width], nil for none
+	Class     *Param // [1, width], nil for none
 	Positions *Param // [rows of an image, width]: every image of a batch has so many rows
 }
 
@@ -27,7 +27,7 @@ type Patches struct {
 func NewPatches(name string, in, width, rows int, class bool) *Patches {
 	e := &Patches{Project: *NewLinear(name+".projection", in, width, true), Positions: newTable(name+".positions", rows, width)}
 	if class {
-		e.Class = newParam(name+".class", deviation(width), width)
+		e.Class = newTable(name+".class", 1, width)
 	}
 	return e
 }

@@ -43,10 +43,14 @@ func (c *AdapterOptions) tied() bool {
 // weightTying is the field that makes copies of tied weights stay tied.
 const weightTying = "ensure_weight_tying"
 
-// savesParam is SavesModule for a parameter of a module.
+// savesParam is SavesModule for a parameter of a module, or of a part of one.
 func (c *AdapterOptions) savesParam(name string) bool {
-	dot := strings.LastIndexByte(name, '.')
-	return dot > 0 && c.SavesModule(name[:dot])
+	for dot := strings.LastIndexByte(name, '.'); dot > 0; dot = strings.LastIndexByte(name[:dot], '.') {
+		if c.SavesModule(name[:dot]) {
+			return true
+		}
+	}
+	return false
 }
 
 // tableNames are the ends of the names of embeddings and heads, which PEFT saves beside adapters when the vocabulary was
@@ -196,7 +200,11 @@ func loadModules(open opener, modules []Module) (err error) {
 	return nil
 }
 
+// inner are parts of the names of tensors in files that are no parameters of ModulesToSave: those of adapters, and PEFT's other names of
+// such a parameter.
+var inner = []string{".lora_", ".vera_", ".base_layer.", ".modules_to_save.", ".original_module."}
+
 // isSaved reports whether a tensor of a file, without the prefix, is a parameter of ModulesToSave.
 func (c *AdapterOptions) isSaved(name string) bool {
-	return !strings.Contains(name, ".lora_") && !strings.Contains(name, ".vera_") && !strings.Contains(name, ".base_layer.") && c.savesParam(name)
+	return !slices.ContainsFunc(inner, func(part string) bool { return strings.Contains(name, part) }) && c.savesParam(name)
 }

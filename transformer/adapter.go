@@ -298,6 +298,7 @@ func (m *Model) SaveAdapter(dir string) (err error) {
 	if len(m.byModule) == 0 {
 		return fmt.Errorf("the model has no adapters of matrices of its layers: %w", snug.ErrConfig)
 	}
+	m.saveBeside()
 	o := m.adapters
 	m.saveTables(&o)
 	other := map[string]json.RawMessage{"task_type": json.RawMessage(`"CAUSAL_LM"`)}

@@ -103,6 +103,9 @@ type Options struct {
 	// not train on, and a tied model is untied: the embedding has its adapter, and the head its own or none, as PEFT computes.
 	// SaveAdapter then writes these tables whole, as ModulesToSave.
 	AdapterDir string
+	// Beside has parameters of another part of the whole model that train beside adapters, such as a projector, by their published
+	// names. SaveAdapter writes them as ModulesToSave, and Open reads those that AdapterDir has into their Values.
+	Beside []qlora.Module
 }
 
 // Model is a decoder-only language model that runs and trains: a chain of two stages for each

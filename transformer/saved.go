@@ -86,10 +86,15 @@ func keepTied(o *qlora.AdapterOptions) {
 
 // chooseSaved sets the parameters of the base that train.
 func (m *Model) chooseSaved() error {
-	if len(m.adapters.ModulesToSave) == 0 {
+	own := m.adapters
+	own.ModulesToSave = slices.DeleteFunc(slices.Clone(own.ModulesToSave), func(name string) bool {
+		return slices.ContainsFunc(m.options.Beside, func(b qlora.Module) bool { return name == moduleOf(b.Name) })
+	})
+	if len(own.ModulesToSave) == 0 {
 		return nil
 	}
-	list, err := m.config.tensorsToSave(m.config.tensors(m.config.layout()), &m.adapters, m.adapterName)
+	list, err := m.config.tensorsToSave(m.config.tensors(m.config.layout()), &own, m.adapterName)
+	m.adapters.Other = own.Other
 	m.saved = make(map[string]bool, len(list))
 	for _, t := range list {
 		m.saved[t.Name] = true
@@ -110,7 +115,36 @@ func (m *Model) savedModules() (list []qlora.Module) {
 			list = append(list, module)
 		}
 	}
+	return append(list, m.beside()...)
+}
+
+// beside returns those of Options.Beside that are of ModulesToSave, by PEFT's names.
+func (m *Model) beside() (list []qlora.Module) {
+	for _, b := range m.options.Beside {
+		if !m.adapters.SavesModule(moduleOf(b.Name)) {
+			continue
+		}
+		if strings.HasPrefix(m.adapterNames.body, "model.") { // as modules are named in memory
+			b.Name = "model." + b.Name
+		}
+		list = append(list, b)
+	}
 	return list
+}
+
+// saveBeside makes the modules of Options.Beside some of ModulesToSave.
+func (m *Model) saveBeside() {
+	for _, b := range m.options.Beside {
+		if module := moduleOf(b.Name); !slices.Contains(m.adapters.ModulesToSave, module) {
+			m.adapters.ModulesToSave = append(slices.Clone(m.adapters.ModulesToSave), module)
+		}
+	}
+}
+
+// moduleOf returns the part of the whole model that a parameter is of.
+func moduleOf(name string) string {
+	part, _, _ := strings.Cut(name, ".")
+	return part
 }
 
 // moduleName returns PEFT's name of a parameter of the base.

@@ -235,7 +235,7 @@ func (m *Model) modulesIn() (list []qlora.Module) {
 			list = append(list, qlora.Module{Name: m.moduleName(p), Shape: p.Shape, Value: p.Value})
 		}
 	}
-	return list
+	return append(list, m.beside()...)
 }
 
 // saveTables adds the embedding and the head that came from a folder of adapters, or have an adapter from there, to the

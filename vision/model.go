@@ -1,0 +1,440 @@
+package vision
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/accum"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/qlora"
+	"github.com/snug-ml/snug/transformer"
+)
+
+// ModelOptions are the options of [OpenModel].
+type ModelOptions struct {
+	// Text has the options of the text model: type, device, adapters, quantized matrices, pages and what else trains in it. The tower
+	// and the projector have its type, device, seed and monitor.
+	Text transformer.Options
+	// Train says of a parameter of the projector by its published name whether it trains; nil: all do.
+	Train func(name string) bool
+}
+
+// Batch is a micro-batch of a [Model].
+type Batch struct {
+	// Text has the tokens of sequences with Model.Rows placeholders, [Model.Token], for each image; its Embeddings are the model's to set.
+	Text transformer.Batch
+	// Images has the pixels of the images in the order of their placeholders, each [channels, height, width] as a processor gives it.
+	Images [][]float32
+}
+
+// Model is a model of images and text: a frozen [Tower], a projector, and a text model, in whose input rows of images take the place of
+// placeholders. It is a train.Model of [Batch]: gradients of the projector and of what trains in the text model go to one window.
+//
+// A pass first runs the tower over all images of the batch, as if there was no training, and keeps its rows on the host in float32: 4
+// bytes an element of the tower's width for each row. The projector keeps its rows for the backward pass beside the text model.
+//
+// A Model is not safe for concurrent use.
+type Model struct {
+	Text  *transformer.Model
+	Tower *Tower
+
+	projector *layers.Model
+	join      *join
+	connection
+	device *snug.Device
+	rows   []float32 // of the tower
+	x      []float32 // those that the projector reads, or means of them
+}
+
+// OpenModel opens a folder of a model of images and text that transformers wrote. The error wraps [snug.ErrConfig] for a model that is
+// not known, [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit config.json, or is that of [transformer.Open].
+func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
+	defer fault.Named(&err, "vision: OpenModel")
+	text, err := files.ReadInput(filepath.Join(dir, configName), files.Description)
+	if err != nil {
+		return nil, err
+	}
+	config, err := transformer.ReadConfig(dir)
+	if err != nil {
+		return nil, err
+	}
+	w, c, err := connect(text, config.Dim)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", configName, err)
+	}
+	if c.token < 0 || int(c.token) >= config.Vocab {
+		return nil, fmt.Errorf("%s: the token of images is %d, want one of the %d of the text: %w", configName, c.token, config.Vocab, snug.ErrConfig)
+	}
+	file, err := amp.OpenWeights(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	m = &Model{connection: c, device: cmp.Or(o.Text.Device, snug.CPU())}
+	defer func() {
+		if err != nil {
+			err, m = errors.Join(err, m.Close()), nil
+		}
+	}()
+	m.join = &join{width: c.width}
+	options := layers.Options{DType: cmp.Or(o.Text.DType, config.DType, snug.F32), Device: o.Text.Device, Seed: o.Text.Seed, Monitor: o.Text.Monitor}
+	if m.Tower, err = w.openTower(file, &c, options); err != nil {
+		return m, err
+	}
+	if err = m.openProjector(file, w, options, o.Train); err != nil {
+		return m, err
+	}
+	o.Text.Beside = nil
+	for _, p := range m.projector.Params() {
+		if p.Trains || o.Text.AdapterDir != "" {
+			o.Text.Beside = append(o.Text.Beside, qlora.Module{Name: p.Name, Shape: p.Shape, Value: p.Value})
+		}
+	}
+	m.Text, err = transformer.Open(dir, o.Text)
+	m.join.text = m.Text
+	return m, err
+}
+
+// SaveAdapter writes the adapters of the text, and the projector if it trains, as PEFT loads them for the whole model of transformers:
+// see [transformer.Model.SaveAdapter]. [OpenModel] with AdapterDir goes on with them.
+func (m *Model) SaveAdapter(dir string) (err error) {
+	defer fault.Named(&err, "vision: SaveAdapter")
+	if m == nil || m.Text == nil {
+		return fmt.Errorf("a Model that OpenModel did not make: %w", snug.ErrConfig)
+	}
+	return m.Text.SaveAdapter(dir)
+}
+
+// openTower reads the tower, which does not train.
+func (w *modelFamily) openTower(file *amp.Weights, c *connection, o layers.Options) (*Tower, error) {
+	f, _ := byType(c.tower.Family)
+	in := f.place(file, w.places(f))
+	t, err := newTower(c.tower, Options{Options: o, Train: func(string) bool { return false }}, in.prefix, c.norms)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.loadParams(file, in, false, map[string]bool{}); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// openProjector reads the projector.
+func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Options, trains func(name string) bool) (err error) {
+	list := m.layers(w.projector)
+	outer := ""
+	layers.Sequential(list).Params(func(p *layers.Param) bool {
+		if _, has := file.Tensor("model." + p.Name); has {
+			outer = "model."
+		}
+		p.Trains = trains == nil || trains(p.Name)
+		return true
+	})
+	if m.projector, err = layers.NewModel(m.tower.Width, m.join, o, list...); err != nil {
+		return err
+	}
+	for _, p := range m.projector.Params() {
+		if err := checkShape(file, outer+p.Name, p.Shape); err != nil {
+			return err
+		}
+	}
+	return file.LoadAll(func(yield func(string, snug.View) bool) {
+		for _, p := range m.projector.Params() {
+			if !yield(outer+p.Name, p.Value) {
+				return
+			}
+		}
+	})
+}
+
+// Token returns the placeholder of a row of an image, and Rows how many an image has.
+func (m *Model) Token() int32 {
+	if m == nil {
+		return 0
+	}
+	return m.token
+}
+
+// Rows returns the rows of an image in a text.
+func (m *Model) Rows() int {
+	if m == nil {
+		return 0
+	}
+	return m.each
+}
+
+// Close frees the memory of a device.
+func (m *Model) Close() (err error) {
+	if m == nil {
+		return nil
+	}
+	if m.Tower != nil {
+		err = m.Tower.Close()
+	}
+	return errors.Join(err, m.projector.Close(), m.Text.Close())
+}
+
+// Trainable yields the parameters that train, those of the projector first.
+func (m *Model) Trainable() iter.Seq2[string, snug.View] {
+	return func(yield func(string, snug.View) bool) {
+		if m == nil || m.projector == nil {
+			return
+		}
+		for name, v := range m.projector.Trainable() {
+			if !yield(name, v) {
+				return
+			}
+		}
+		m.Text.Trainable()(yield)
+	}
+}
+
+// Weight returns the weight of a batch in a mean over several: that of its text.
+func (m *Model) Weight(b Batch) float64 {
+	if m == nil || m.Text == nil {
+		return 0
+	}
+	return m.Text.Weight(b.Text)
+}
+
+// Matrix is layers.Model's or transformer.Model's, by the name.
+func (m *Model) Matrix(name string) (rows, cols int) {
+	if m == nil || m.projector == nil {
+		return 0, 0
+	}
+	if m.projector.Shape(name) != nil {
+		return m.projector.Matrix(name)
+	}
+	return m.Text.Matrix(name)
+}
+
+// Shape is layers.Model's or transformer.Model's, by the name.
+func (m *Model) Shape(name string) []int {
+	if m == nil || m.projector == nil {
+		return nil
+	}
+	if s := m.projector.Shape(name); s != nil {
+		return s
+	}
+	return m.Text.Shape(name)
+}
+
+// Block is transformer.Model's; a vector of the projector is one block.
+func (m *Model) Block(name string) int {
+	if m == nil || m.projector == nil || m.projector.Shape(name) != nil {
+		return 0
+	}
+	return m.Text.Block(name)
+}
+
+// Paged is transformer.Model's.
+func (m *Model) Paged(name string) (key string, dt snug.DType, elements int) {
+	if m == nil || m.projector == nil || m.projector.Shape(name) != nil {
+		return "", 0, 0
+	}
+	return m.Text.Paged(name)
+}
+
+// begin checks a batch, and computes the rows of its images. The sample is empty without images.
+func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error) {
+	switch {
+	case ctx == nil:
+		return s, fmt.Errorf("the context is nil: %w", snug.ErrConfig)
+	case m == nil || m.projector == nil || len(m.projector.Params()) == 0:
+		return s, fmt.Errorf("a Model that OpenModel did not make, or is closed: %w", snug.ErrConfig)
+	case len(b.Text.Embeddings.Rows) > 0:
+		return s, fmt.Errorf("the batch has Embeddings of its own, want images: %w", snug.ErrConfig)
+	}
+	if m.spans && len(b.Text.Spans) > 0 {
+		return s, fmt.Errorf("the batch has Spans of its own, want those of its images: %w", snug.ErrConfig)
+	}
+	rows := m.join.rows[:0]
+	for i, token := range b.Text.Tokens {
+		if token != m.token {
+			continue
+		}
+		if rows = append(rows, int32(i)); !m.spans {
+			continue
+		}
+		if n := len(b.Text.Spans) - 1; n >= 0 && b.Text.Spans[n][1] == i && !slices.Contains(b.Text.Starts, i) {
+			b.Text.Spans[n][1]++
+		} else {
+			b.Text.Spans = append(b.Text.Spans, [2]int{i, i + 1})
+		}
+	}
+	if len(rows) != len(b.Images)*m.each {
+		return s, fmt.Errorf("%d placeholders (token %d) for %d images, want %d for each: %w", len(rows), m.token, len(b.Images), m.each, snug.ErrShape)
+	}
+	m.join.rows, m.join.batch, m.join.ctx = rows, b.Text, ctx
+	if len(rows) == 0 {
+		return s, nil
+	}
+	in, err := m.Tower.Sample(b.Images, nil)
+	if err != nil {
+		return s, err
+	}
+	each := m.tower.Rows() * m.tower.Width
+	m.rows, m.x = grown(m.rows, len(b.Images)*each), grown(m.x, len(rows)*m.tower.Width)
+	if err := m.Tower.Features(ctx, m.rows, in); err != nil {
+		return s, err
+	}
+	for i := range b.Images {
+		m.gather(m.x[i*m.each*m.tower.Width:], m.rows[i*each:][:each])
+	}
+	return layers.Sample{X: m.x, Draw: b.Text.Draw}, nil
+}
+
+// grown returns a slice of n elements, in the memory of another one if it has so many.
+func grown(x []float32, n int) []float32 {
+	if cap(x) < n {
+		return make([]float32, n)
+	}
+	return x[:n]
+}
+
+// Backprop runs a micro-batch forward and backward. It adds to the window the gradients of scale times the mean loss, and returns the
+// loss, not scaled. Errors are those of [transformer.Model.Backprop], and wrap [snug.ErrShape] for placeholders that are not those of
+// the images.
+func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w layers.Window) (loss fused.Loss, err error) {
+	defer fault.Named(&err, "vision: Backprop")
+	s, err := m.begin(ctx, b)
+	if err != nil {
+		return loss, err
+	}
+	defer m.join.end()
+	if s.X == nil {
+		if err := m.nothing(w); err != nil {
+			return loss, err
+		}
+		return m.Text.Backprop(ctx, m.join.batch, scale, w)
+	}
+	return m.projector.Backprop(ctx, s, scale, w)
+}
+
+// nothing adds the gradient of the projector in a batch without images, 0.
+func (m *Model) nothing(w layers.Window) error {
+	for name, v := range m.projector.Trainable() {
+		acc, into, err := w.Into(name)
+		if err == nil && into.Beta != 1 {
+			none := snug.ViewOf([]float32(nil))
+			err = amp.MatMul(acc, none, none, amp.MatMulOptions{M: 1, N: v.Len(), Into: snug.Into{Beta: into.Beta}})
+		}
+		if c, learns := w.(accum.Completer); err == nil && learns {
+			err = c.Done(name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Evaluate returns the loss of a micro-batch without training on it. Errors are those of Backprop.
+func (m *Model) Evaluate(ctx context.Context, b Batch) (loss fused.Loss, err error) {
+	defer fault.Named(&err, "vision: Evaluate")
+	s, err := m.begin(ctx, b)
+	if err != nil {
+		return loss, err
+	}
+	defer m.join.end()
+	if s.X == nil {
+		return m.Text.Evaluate(ctx, b.Text)
+	}
+	return m.projector.Evaluate(ctx, s)
+}
+
+// Logits writes the logits of rows of the text, all if rows is nil, to out in float32: see [transformer.Model.Logits].
+func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32) (err error) {
+	defer fault.Named(&err, "vision: Logits")
+	return m.embedded(ctx, b, func(b transformer.Batch) error { return m.Text.Logits(ctx, out, b, rows) })
+}
+
+// Prompt begins a text with images: see [transformer.Generator.PromptBatch]. The batch has one sequence, and the Generator is one of Text.
+func (m *Model) Prompt(ctx context.Context, g *transformer.Generator, b Batch) (err error) {
+	defer fault.Named(&err, "vision: Prompt")
+	return m.embedded(ctx, b, func(b transformer.Batch) error { return g.PromptBatch(ctx, b) })
+}
+
+// embedded calls do with the text of a batch, whose Embeddings are the rows of its images in new memory.
+func (m *Model) embedded(ctx context.Context, b Batch, do func(b transformer.Batch) error) error {
+	s, err := m.begin(ctx, b)
+	if err != nil {
+		return err
+	}
+	defer m.join.end()
+	if s.X == nil {
+		return do(b.Text)
+	}
+	values := make([]float32, len(m.join.rows)*m.width)
+	if err := m.projector.Predict(ctx, values, s); err != nil {
+		return err
+	}
+	v, free, err := snug.MakeView(m.device, snug.F32, len(values))
+	if err != nil {
+		return err
+	}
+	if err = snug.Copy(v, snug.ViewOf(values)); err == nil {
+		text := m.join.batch
+		text.Embeddings = transformer.Embeddings{Rows: m.join.rows, Values: v}
+		err = do(text)
+	}
+	return errors.Join(err, free())
+}
+
+// join is the loss of a projector: that of a text whose placeholders are the projector's rows.
+type join struct {
+	text  *transformer.Model
+	width int
+	rows  []int32 // of the placeholders
+	batch transformer.Batch
+	ctx   context.Context
+}
+
+func (l *join) end() { l.batch, l.ctx = transformer.Batch{}, nil }
+
+// Weight implements [layers.Loss].
+func (l *join) Weight(layers.Sample, int) float64 { return l.text.Weight(l.batch) }
+
+// Check implements [layers.Loss].
+func (l *join) Check(width int) error {
+	if width != l.width {
+		return fmt.Errorf("the projector has rows of %d elements, and the text of %d: %w", width, l.width, snug.ErrShape)
+	}
+	return nil
+}
+
+// Params implements [layers.Loss]: those of the text train by its own names.
+func (l *join) Params(func(*layers.Param) bool) {}
+
+// Evaluate implements [layers.Loss].
+func (l *join) Evaluate(p *layers.Pass, y *layers.Tensor, _ layers.Sample) (loss fused.Loss) {
+	p.Do(func() (err error) {
+		b := l.batch
+		b.Embeddings = transformer.Embeddings{Rows: l.rows, Values: y.View}
+		loss, err = l.text.Evaluate(l.ctx, b)
+		return err
+	})
+	return loss
+}
+
+// Backward implements [layers.Loss].
+func (l *join) Backward(p *layers.Pass, y *layers.Tensor, _ layers.Sample, scale float32) (dy *layers.Tensor, loss fused.Loss) {
+	dy = p.Get(l.width)
+	p.Do(func() (err error) {
+		b := l.batch
+		b.Embeddings = transformer.Embeddings{Rows: l.rows, Values: y.View, Grad: dy.View}
+		loss, err = l.text.Backprop(l.ctx, b, scale, p.Window)
+		return err
+	})
+	return dy, loss
+}

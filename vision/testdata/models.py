@@ -1,0 +1,105 @@
+"""Makes the folder models: small models of images and text as transformers saves them, and what it computes.
+
+Python 3.13, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
+
+    python vision/testdata/models.py              # makes the folder
+    python vision/testdata/models.py adapter DIR  # PEFT loads what Model.SaveAdapter wrote
+
+models/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: the tokens of two sequences with three images, of
+which the pixels are numbers that the test makes too, the mean loss of the labels, the logits of the last row of each, and for each
+parameter that is not of the tower the norm of the loss's gradient and its product with numbers that the test makes too; in float64.
+
+adapter: SNUG_SAVE=DIR go test -run TestModelAdapterForPEFT ./vision writes the folders.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+import transformers
+
+from towers import SHAPE, numbers, spelled
+
+HERE = pathlib.Path(__file__).parent
+TEXT = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=24, vocab_size=20, head_dim=8)
+IMAGE = 5
+
+
+def models():
+    t = transformers
+    tower = dict(model_type="clip_vision_model", **SHAPE)
+    llava = dict(vision_config=tower, image_token_index=IMAGE, image_seq_length=9)
+    yield "llava", t.LlavaForConditionalGeneration(t.LlavaConfig(text_config=dict(model_type="llama", **TEXT), **llava)), 9
+    yield "llava-mistral", t.LlavaForConditionalGeneration(t.LlavaConfig(
+        text_config=dict(model_type="mistral", **TEXT), vision_feature_layer=-1, vision_feature_select_strategy="full",
+        multimodal_projector_bias=False, projector_hidden_act="relu", **llava)), 10
+    square = dict(SHAPE, model_type="siglip_vision_model", image_size=16, vision_use_head=False)
+    yield "gemma3", t.Gemma3ForConditionalGeneration(t.Gemma3Config(
+        text_config=dict(TEXT, layer_types=["sliding_attention", "full_attention"], sliding_window=5, query_pre_attn_scalar=8),
+        vision_config=square, image_token_index=IMAGE, mm_tokens_per_image=4, boi_token_index=17, eoi_token_index=18)), 4
+
+
+def sequences(each):
+    image = [IMAGE] * each
+    return [[1, 7, *image, 8, 3, *image, 4, 9, 2], [1, *image, 6, 2]]
+
+
+def labels(tokens):
+    """Of each token the next one, and -100 where that is of an image."""
+    return [t if t != IMAGE else -100 for t in tokens[1:]] + [-100]
+
+
+def golden(m, each):
+    side, at, total, out = m.config.vision_config.image_size, 0, 0, dict(tokens=[], logits=[])
+    targets = sum(t >= 0 for s in sequences(each) for t in labels(s))
+    for tokens in sequences(each):
+        images = tokens.count(IMAGE) // each
+        x = torch.stack([numbers(1000 + at + i, (3, side, side)) for i in range(images)])
+        at += images
+        more = dict(token_type_ids=torch.tensor([[int(t == IMAGE) for t in tokens]])) if each == 4 else {}
+        logits = m(input_ids=torch.tensor([tokens]), pixel_values=x, **more).logits[0]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels(tokens)), reduction="sum") / targets
+        loss.backward()
+        total += loss.item()
+        out["tokens"].append(tokens)
+        out["logits"] += logits[-1].tolist()
+    return dict(out, loss=total)
+
+
+def make():
+    shutil.rmtree(HERE / "models", ignore_errors=True)
+    for at, (name, m, each) in enumerate(models()):
+        folder = HERE / "models" / name
+        with torch.no_grad():
+            for i, (n, p) in enumerate(sorted(m.named_parameters())):
+                one = "norm" in n and n.endswith("weight") or "layrnorm" in n and n.endswith("weight")
+                p.copy_((numbers(100 * at + i, p.shape) / 2 + one).to(torch.bfloat16))
+        m.to(torch.bfloat16).save_pretrained(folder)
+        m = type(m).from_pretrained(folder, dtype=torch.float64)  # with the angles of the rope in float64
+        out, names = golden(m, each), spelled(m, folder)
+        params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n), key=lambda of: of[0])
+        out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
+        (folder / "golden.json").write_text(json.dumps(out, indent=0))
+
+
+def adapter(saved):
+    import peft
+
+    for folder in sorted(pathlib.Path(saved).iterdir()):
+        want = torch.tensor(json.loads((folder / "want.json").read_text())).double()
+        each = {"llava": 9, "llava-mistral": 10, "gemma3": 4}[folder.name]
+        m = transformers.AutoModelForImageTextToText.from_pretrained(HERE / "models" / folder.name, dtype=torch.float64)
+        m = peft.PeftModel.from_pretrained(m, folder, is_trainable=True, autocast_adapter_dtype=False).double()
+        got = torch.tensor(golden(m, each)["logits"])
+        error = ((got - want).abs().max() / got.abs().max()).item()
+        print(f"{folder.name}: error {error:.1e}")
+        assert error < 1e-5
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        adapter(sys.argv[2])
+    else:
+        make()

@@ -1,0 +1,154 @@
+package vision
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/layers"
+)
+
+// Options are the options of a [Tower].
+type Options struct {
+	layers.Options
+	// Labels, unless nil, are the classes of a new head, which replaces that of the folder. Its first values depend on Seed.
+	Labels []string
+	// Train says of a parameter by its name whether it trains; nil: all do.
+	Train func(name string) bool
+}
+
+// Tower is a vision transformer: a layers.Model whose rows are patches of images, with a head that tells classes apart if it has
+// Labels. It trains as every layers.Model does, plans and costs included. With Labels the loss is the cross-entropy of the images'
+// labels, otherwise the mean squared error of the rows against Sample.Y.
+type Tower struct {
+	*layers.Model
+	config Config
+	own    string // what the names of the tower's tensors begin with
+	family *towerFamily
+	dtype  snug.DType
+	loss   *layers.CrossEntropy // of the head, nil for none
+	alone  bool                 // written as a tower
+	text   []byte               // config.json of the folder, nil for none
+	pixels []byte               // preprocessor_config.json of the folder, nil for none
+	kept   []kept               // tensors of the folder that the tower does not use
+}
+
+// kept is a tensor that a folder has and Save writes again.
+type kept struct {
+	amp.Tensor
+	v snug.View
+}
+
+// New returns a tower with random values, by Options.Seed: matrices are normally distributed with a deviation of 1/√in. The error wraps
+// [snug.ErrConfig] or is that of [layers.NewModel].
+func New(c Config, o Options) (t *Tower, err error) {
+	defer fault.Named(&err, "vision: New")
+	if o.Labels != nil {
+		c.Labels = o.Labels
+	}
+	if t, err = newTower(c, o, "", true); err != nil {
+		return nil, err
+	}
+	if n := t.family.spellings[0].norm; !t.family.norms {
+		for i, part := range []string{".weight", ".bias"} { // of a pooled row, with which transformers loads the tower: the identity
+			v := slices.Repeat([]float32{float32(1 - i)}, c.Width)
+			t.kept = append(t.kept, kept{amp.Tensor{Name: t.own + n + part, DType: "F32", Shape: []int{c.Width}}, snug.ViewOf(v)})
+		}
+	}
+	return t, nil
+}
+
+// newTower makes a tower whose tensors have a prefix. norms says that its outputs are normalized, if those of the family are.
+func newTower(c Config, o Options, prefix string, norms bool) (*Tower, error) {
+	f, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	if prefix == "" && len(c.Labels) > 0 {
+		prefix = f.prefix
+	}
+	t := &Tower{config: c, own: prefix, family: f, dtype: cmp.Or(o.DType, snug.F32), alone: len(c.Labels) == 0}
+	var loss layers.Loss = layers.MSE{}
+	if len(c.Labels) > 0 {
+		t.loss = layers.NewCrossEntropy("classifier", len(c.Labels), c.Width*len(f.means))
+		t.loss.Bias = &layers.Param{Name: "classifier.bias", Shape: []int{len(c.Labels)}, Trains: true}
+		loss = layers.Pooled{Loss: t.loss, Means: f.means}
+	}
+	list := f.layers(&c, prefix, norms && f.norms)
+	if o.Train != nil {
+		freeze := func(w *layers.Param) bool {
+			w.Trains = o.Train(w.Name)
+			return true
+		}
+		layers.Sequential(list).Params(freeze)
+		loss.Params(freeze)
+	}
+	t.Model, err = layers.NewModel(c.Channels*c.Patch*c.Patch, loss, o.Options, list...)
+	return t, err
+}
+
+// layers returns the layers of a tower, whose parameters have the names of the first spelling behind a prefix.
+func (f *towerFamily) layers(c *Config, prefix string, norms bool) (list []layers.Layer) {
+	n := &f.spellings[0]
+	norm := func(name string) *layers.Norm {
+		l := layers.NewLayerNorm(name, c.Width)
+		l.Eps = float32(c.Eps)
+		return l
+	}
+	e := layers.NewPatches(prefix+n.patch, c.Channels*c.Patch*c.Patch, c.Width, c.Rows(), f.class)
+	e.Project.Weight.Name, e.Project.Weight.Shape = prefix+n.patch+".weight", []int{c.Width, c.Channels, c.Patch, c.Patch}
+	e.Positions.Name = prefix + n.positions
+	if e.Project.Bias.Name = prefix + n.patch + ".bias"; !f.patchBias {
+		e.Project.Bias = nil
+	}
+	if f.class {
+		if e.Class.Name = prefix + n.class; f.batched {
+			e.Class.Shape = []int{1, 1, c.Width}
+		} else {
+			e.Class.Shape = []int{c.Width}
+		}
+	}
+	if f.batched {
+		e.Positions.Shape = []int{1, c.Rows(), c.Width}
+	}
+	list = append(list, e)
+	if n.before != "" {
+		list = append(list, norm(prefix+n.before))
+	}
+	for i := range c.Layers {
+		at := prefix + n.of(i)
+		a := layers.NewAttention(at, c.Width, c.Heads, c.Heads)
+		a.Bidirectional, a.Norm = true, *norm(at + n.norm1)
+		for j, name := range []string{n.q, n.k, n.v} {
+			a.QKV[j] = *layers.NewLinear(at+name, c.Width, c.Width, c.QKVBias)
+		}
+		a.Out[0] = *layers.NewLinear(at+n.out, c.Width, c.Width, true)
+		m := layers.NewMLP(at, c.Width, c.Hidden, activations[c.Activation], false)
+		up := layers.NewLinear(at+n.up, c.Width, c.Hidden, true)
+		m.Norm, m.Bias, up.Bias = *norm(at + n.norm2), up.Bias, nil
+		m.In[0], m.Down[0] = *up, *layers.NewLinear(at+n.down, c.Hidden, c.Width, true)
+		list = append(list, a, m)
+	}
+	if norms {
+		list = append(list, norm(prefix+n.norm))
+	}
+	return list
+}
+
+// Config returns what the tower computes.
+func (t *Tower) Config() Config {
+	if t == nil {
+		return Config{}
+	}
+	return t.config
+}
+
+func (t *Tower) usable() error {
+	if t == nil || t.Model == nil || t.family == nil || len(t.Params()) == 0 {
+		return fmt.Errorf("a Tower that New or Open did not make, or is closed: %w", snug.ErrConfig)
+	}
+	return nil
+}

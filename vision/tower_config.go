@@ -1,0 +1,258 @@
+package vision
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/strictjson"
+)
+
+// Config says what a vision transformer computes. Fields that it does not have are those of the family.
+type Config struct {
+	Family     string  // model_type of the model for classification: vit, clip or siglip
+	Image      int     // pixels of the side of an image
+	Patch      int     // pixels of the side of a patch; a rest of the image that is smaller is not seen
+	Channels   int     // of a pixel
+	Width      int     // elements of a row
+	Hidden     int     // of an MLP
+	Layers     int     // blocks of attention and MLP
+	Heads      int     // of attention, which divide Width
+	Activation string  // of MLPs, as hidden_act calls it: gelu, gelu_pytorch_tanh, quick_gelu, relu or silu
+	Eps        float64 // of norms
+	QKVBias    bool    // the matrices of queries, keys and values have biases
+	Labels     []string
+	// Labels are the classes that the head tells apart; without them the model is a tower, whose output are its rows.
+}
+
+// Rows returns the rows of an image: its patches, and one for the class token of a family that has it.
+func (c Config) Rows() int {
+	if c.Patch < 1 || c.Image < c.Patch {
+		return 0
+	}
+	n := c.Image / c.Patch
+	if f, _ := byType(c.Family); f != nil && f.class {
+		return n*n + 1
+	}
+	return n * n
+}
+
+// most is the largest size of a model: of the table of positions it is far above what memory has.
+const most = 1 << 24
+
+func (c *Config) check() (*towerFamily, error) {
+	f, _ := byType(c.Family)
+	if f == nil {
+		return nil, fmt.Errorf("the Family is %.40q, want one of %q: %w", c.Family, modelTypes(), snug.ErrConfig)
+	}
+	for _, n := range []struct {
+		name string
+		of   int
+	}{{"Image", c.Image}, {"Patch", c.Patch}, {"Channels", c.Channels}, {"Width", c.Width}, {"Hidden", c.Hidden}, {"Layers", c.Layers}, {"Heads", c.Heads}} {
+		if n.of < 1 || n.of > most {
+			return nil, fmt.Errorf("the field %s is %d, want 1 to 2^24: %w", n.name, n.of, snug.ErrConfig)
+		}
+	}
+	_, known := activations[c.Activation]
+	switch {
+	case c.Patch > c.Image:
+		return nil, fmt.Errorf("patches of %d pixels in images of %d: %w", c.Patch, c.Image, snug.ErrConfig)
+	case c.Width%c.Heads != 0:
+		return nil, fmt.Errorf("a Width of %d and %d Heads, want heads that divide it: %w", c.Width, c.Heads, snug.ErrConfig)
+	case !known:
+		return nil, fmt.Errorf("the Activation is %.40q, want one of %q: %w", c.Activation, slices.Sorted(maps.Keys(activations)), snug.ErrConfig)
+	case !(c.Eps > 0) || c.Eps > 1:
+		return nil, fmt.Errorf("the Eps is %v, want above 0, and 1 at most: %w", c.Eps, snug.ErrConfig)
+	case float64(c.Rows())*float64(c.Width) > math.MaxInt32 || float64(c.Patch)*float64(c.Patch)*float64(c.Channels) > most:
+		return nil, fmt.Errorf("%d rows of %d elements, of patches of %d pixels: want at most 2^31 elements, and 2^24 a patch: %w", c.Rows(), c.Width, c.Patch, snug.ErrConfig)
+	}
+	return f, nil
+}
+
+// towerFields are those of config.json that a tower is made of.
+type towerFields struct {
+	ModelType  string            `json:"model_type"`
+	Width      int               `json:"hidden_size"`
+	Hidden     int               `json:"intermediate_size"`
+	Layers     int               `json:"num_hidden_layers"`
+	Heads      int               `json:"num_attention_heads"`
+	Channels   int               `json:"num_channels"`
+	Image      json.RawMessage   `json:"image_size"`
+	Patch      json.RawMessage   `json:"patch_size"`
+	Activation string            `json:"hidden_act"`
+	Eps        float64           `json:"layer_norm_eps"`
+	QKVBias    bool              `json:"qkv_bias"`
+	Classes    map[string]string `json:"id2label"`
+}
+
+var lenientJSON = strictjson.Options{Open: true, MaxBytes: 16 << 20}
+
+// parseConfig reads a config.json. alone says that it is of a tower.
+func parseConfig(text []byte) (c Config, alone bool, err error) {
+	var top struct {
+		ModelType string            `json:"model_type"`
+		Classes   map[string]string `json:"id2label"`
+	}
+	if err = lenientJSON.Unmarshal(text, &top); err != nil {
+		return c, false, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	f, alone := byType(top.ModelType)
+	if f == nil {
+		return c, false, fmt.Errorf("model_type is %.40q, want one of %q: %w", top.ModelType, modelTypes(), snug.ErrConfig)
+	}
+	path := ""
+	if !alone {
+		var modelFamily map[string]json.RawMessage
+		if err = lenientJSON.Unmarshal(text, &modelFamily); err != nil {
+			return c, false, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+		}
+		if text, path = modelFamily[f.nested], f.nested+"."; text == nil {
+			text = []byte("{}")
+		}
+	}
+	c = f.standard
+	in := towerFields{
+		Width: c.Width, Hidden: c.Hidden, Layers: c.Layers, Heads: c.Heads, Channels: c.Channels, Image: json.RawMessage(strconv.Itoa(c.Image)), Patch: json.RawMessage(strconv.Itoa(c.Patch)),
+		Activation: c.Activation, Eps: c.Eps, QKVBias: c.QKVBias,
+	}
+	if err = lenientJSON.Unmarshal(text, &in); err != nil {
+		return c, false, fmt.Errorf("%s%w: %w", path, err, snug.ErrCorrupt)
+	}
+	c = Config{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias}
+	if c.Image, err = side(in.Image); err != nil {
+		return c, false, fmt.Errorf("%simage_size: %w", path, err)
+	}
+	if c.Patch, err = side(in.Patch); err != nil {
+		return c, false, fmt.Errorf("%spatch_size: %w", path, err)
+	}
+	if c.Labels, err = labels(top.Classes); err != nil {
+		return c, false, fmt.Errorf("id2label: %w", err)
+	}
+	if _, err = c.check(); err != nil {
+		return c, false, err
+	}
+	return c, alone, nil
+}
+
+// side reads the side of a square: a number, or a list with it twice.
+func side(text json.RawMessage) (n int, err error) {
+	if json.Unmarshal(text, &n) == nil {
+		return n, nil
+	}
+	var both [2]int
+	if err := strictjson.Unmarshal(text, &both); err != nil || both[0] != both[1] {
+		return 0, fmt.Errorf("%.40s, want a number, or the same number twice: %w", text, snug.ErrConfig)
+	}
+	return both[0], nil
+}
+
+// labels returns the classes in the order of their numbers.
+func labels(of map[string]string) ([]string, error) {
+	if len(of) == 0 {
+		return nil, nil
+	}
+	list, seen := make([]string, len(of)), make([]bool, len(of))
+	for number, label := range of {
+		i, err := strconv.Atoi(number)
+		if err != nil || i < 0 || i >= len(list) || seen[i] {
+			return nil, fmt.Errorf("the class %.40q, want numbers from 0 to %d: %w", number, len(list)-1, snug.ErrConfig)
+		}
+		list[i], seen[i] = label, true
+	}
+	return list, nil
+}
+
+// number is a float that is written with a decimal point, because transformers 5 tells floats and integers apart.
+type number float64
+
+func (x number) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(float64(x))
+	if err == nil && !slices.ContainsFunc(text, func(b byte) bool { return b == '.' || b == 'e' }) {
+		text = append(text, ".0"...)
+	}
+	return text, err
+}
+
+// text returns the config.json of a model whose weights have a type. old, unless nil, is that of the folder which the model was
+// opened from; fields that the model does not know stay.
+func (c *Config) text(old []byte, dt snug.DType) ([]byte, error) {
+	f, err := c.check()
+	if err != nil {
+		return nil, err
+	}
+	m := map[string]json.RawMessage{}
+	if old != nil {
+		if err := lenientJSON.Unmarshal(old, &m); err != nil {
+			return nil, err
+		}
+	}
+	set := func(m map[string]json.RawMessage, name string, v any) {
+		text, e := json.Marshal(v)
+		if m[name] = text; err == nil {
+			err = e
+		}
+	}
+	var was string
+	_ = json.Unmarshal(m["model_type"], &was) // absent in a new model
+	tower := m
+	switch {
+	case f.nested == "":
+		set(m, "model_type", f.modelType)
+	case len(c.Labels) == 0 && (old == nil || was == f.tower):
+		set(m, "model_type", f.tower)
+	case was == f.modelType:
+		if tower = map[string]json.RawMessage{}; m[f.nested] != nil {
+			if err := lenientJSON.Unmarshal(m[f.nested], &tower); err != nil {
+				return nil, err
+			}
+		}
+	default: // a tower gets a head: the fields move into a model of images and text
+		m = map[string]json.RawMessage{}
+		set(m, "model_type", f.modelType)
+		set(tower, "model_type", f.tower)
+	}
+	for name, v := range map[string]any{
+		"hidden_size": c.Width, "intermediate_size": c.Hidden, "num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_channels": c.Channels,
+		"image_size": c.Image, "patch_size": c.Patch, "hidden_act": c.Activation, "layer_norm_eps": number(c.Eps),
+	} {
+		set(tower, name, v)
+	}
+	if old == nil {
+		for name, v := range f.fresh {
+			set(tower, name, v)
+		}
+	}
+	if f.nested == "" {
+		set(tower, "qkv_bias", c.QKVBias)
+	} else if _, alone := byType(typeOf(m)); !alone {
+		set(m, f.nested, tower)
+	}
+	class := f.towerClass
+	delete(m, "id2label")
+	delete(m, "label2id")
+	if len(c.Labels) > 0 {
+		class = f.classifier
+		id2label, label2id := map[string]string{}, map[string]int{}
+		for i, label := range c.Labels {
+			id2label[strconv.Itoa(i)], label2id[label] = label, i
+		}
+		set(m, "id2label", id2label)
+		set(m, "label2id", label2id)
+	}
+	set(m, "architectures", []string{class})
+	delete(m, "torch_dtype")
+	set(m, "dtype", map[snug.DType]string{snug.F32: "float32", snug.F16: "float16", snug.BF16: "bfloat16"}[dt])
+	if err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(m, "", "  ")
+}
+
+func typeOf(m map[string]json.RawMessage) (name string) {
+	_ = json.Unmarshal(m["model_type"], &name) // no string is no type
+	return name
+}

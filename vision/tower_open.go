@@ -1,0 +1,171 @@
+package vision
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/files"
+)
+
+const (
+	configName = "config.json"
+	pixelsName = "preprocessor_config.json"
+)
+
+// Open opens a folder that transformers wrote: config.json and the weights in safetensors, of a model for classification, of a tower,
+// or of a model of images and text, of which it reads the tower. Weights are converted to the type of the options.
+//
+// A folder of a model for classification has a head, unless Options.Labels makes another. Tensors of the tower that are not used here,
+// such as a pooler, are kept on the host for [Tower.Save]; those of other parts are not read.
+//
+// The error wraps [snug.ErrConfig] for a model that is not known, [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit
+// config.json, or is that of the file system.
+func Open(dir string, o Options) (t *Tower, err error) {
+	defer fault.Named(&err, "vision: Open")
+	text, err := files.ReadInput(filepath.Join(dir, configName), files.Description)
+	if err != nil {
+		return nil, err
+	}
+	c, alone, err := parseConfig(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", configName, err)
+	}
+	w, err := amp.OpenWeights(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	f, _ := byType(c.Family)
+	in := f.place(w, f.places())
+	if _, has := w.Tensor("classifier.weight"); !has {
+		c.Labels = nil
+	}
+	fresh := o.Labels != nil
+	if fresh {
+		c.Labels = o.Labels
+	}
+	prefix := in.prefix
+	if len(c.Labels) > 0 {
+		prefix = f.prefix
+	}
+	if t, err = newTower(c, o, prefix, true); err != nil {
+		return nil, err
+	}
+	t.text, t.alone = text, alone
+	if err = t.load(w, in, fresh); err == nil {
+		t.pixels, err = files.ReadInput(filepath.Join(dir, pixelsName), files.Description)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+// place is how the tensors of a file are called.
+type place struct {
+	prefix   string
+	spelling *names
+}
+
+// places lists how the tensors of a folder of the family may be called.
+func (f *towerFamily) places() (list []place) {
+	for i := range f.spellings {
+		list = append(list, place{f.prefix, &f.spellings[i]}, place{"", &f.spellings[i]})
+	}
+	return list
+}
+
+// place finds the tower among the tensors of a folder: the first of the places where it is, or else the first, whose tensors are then
+// missing.
+func (f *towerFamily) place(w *amp.Weights, list []place) place {
+	for _, p := range list {
+		if _, has := w.Tensor(p.prefix + p.spelling.of(0) + p.spelling.q + ".weight"); has {
+			return p
+		}
+	}
+	return list[0]
+}
+
+// written returns the name that a parameter has in a file, from the one that it has here.
+func (t *Tower) written(name string, in place) string {
+	n := &t.family.spellings[0]
+	if n == in.spelling {
+		return name
+	}
+	for i := range t.config.Layers {
+		rest, is := strings.CutPrefix(name, n.of(i))
+		for _, p := range [][2]string{{n.norm1, in.spelling.norm1}, {n.q, in.spelling.q}, {n.k, in.spelling.k}, {n.v, in.spelling.v}, {n.out, in.spelling.out}, {n.norm2, in.spelling.norm2}, {n.up, in.spelling.up}, {n.down, in.spelling.down}} {
+			if end, found := strings.CutPrefix(rest, p[0]+"."); is && found {
+				return in.spelling.of(i) + p[1] + "." + end
+			}
+		}
+	}
+	return name
+}
+
+// load reads the weights of a folder. fresh says that the head is new.
+func (t *Tower) load(w *amp.Weights, in place, fresh bool) error {
+	used := map[string]bool{}
+	if err := t.loadParams(w, in, fresh, used); err != nil {
+		return err
+	}
+	for _, info := range w.Tensors() {
+		if used[info.Name] || !strings.HasPrefix(info.Name, in.prefix) || info.ElementType() == 0 || in.prefix == "" && !t.alone {
+			continue
+		}
+		if only := t.family.towerOnly; only != "" && t.loss != nil && strings.HasPrefix(info.Name, in.prefix+only) {
+			continue
+		}
+		v, _, err := snug.MakeView(snug.CPU(), info.ElementType(), info.Len())
+		if err == nil {
+			err = w.Load(info.Name, v)
+		}
+		if err != nil {
+			return err
+		}
+		info.Name = t.own + strings.TrimPrefix(info.Name, in.prefix)
+		t.kept = append(t.kept, kept{info, v})
+	}
+	return nil
+}
+
+// loadParams reads the parameters, and sets used for the names that they have in the folder.
+func (t *Tower) loadParams(w *amp.Weights, in place, fresh bool, used map[string]bool) (err error) {
+	params := func(yield func(string, snug.View) bool) {
+		for _, p := range t.Params() {
+			isHead := t.loss != nil && (p == t.loss.Head || p == t.loss.Bias)
+			if isHead && fresh {
+				continue
+			}
+			name := p.Name
+			if !isHead {
+				name = in.prefix + t.written(strings.TrimPrefix(name, t.own), in)
+			}
+			used[name] = true
+			if err = checkShape(w, name, p.Shape); err != nil || !yield(name, p.Value) {
+				return
+			}
+		}
+	}
+	e := w.LoadAll(params)
+	return cmp.Or(err, e)
+}
+
+// checkShape returns an error if a tensor that is there has another shape.
+func checkShape(w *amp.Weights, name string, shape []int) error {
+	if info, has := w.Tensor(name); has && !slices.Equal(info.Shape, shape) {
+		return fmt.Errorf("%s has the shape %v, want %v by %s: %w", name, info.Shape, shape, configName, snug.ErrShape)
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package vision
+
+import (
+	"io"
+	"iter"
+	"path/filepath"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/files"
+)
+
+// Save writes a folder that transformers loads: config.json and model.safetensors in the type of the tower, and the
+// preprocessor_config.json that the tower's folder had. The folder's weights are replaced as by [amp.SaveShards].
+func (t *Tower) Save(dir string) (err error) {
+	defer fault.Named(&err, "vision: Save")
+	if err := t.usable(); err != nil {
+		return err
+	}
+	text, err := t.config.text(t.text, t.dtype)
+	if err != nil {
+		return err
+	}
+	if err := amp.SaveShards(dir, 0, t.tensors(), map[string]string{"format": "pt"}); err != nil {
+		return err
+	}
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{{configName, text}, {pixelsName, t.pixels}} {
+		if f.text == nil {
+			continue
+		}
+		if err := files.Replace(filepath.Join(dir, f.name), func(w io.Writer) error {
+			_, err := w.Write(f.text)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tensors yields what Save writes.
+func (t *Tower) tensors() iter.Seq2[amp.Tensor, snug.View] {
+	dtype := map[snug.DType]string{snug.F32: "F32", snug.F16: "F16", snug.BF16: "BF16"}[t.dtype]
+	return func(yield func(amp.Tensor, snug.View) bool) {
+		for _, p := range t.Params() {
+			if !yield(amp.Tensor{Name: p.Name, DType: dtype, Shape: p.Shape}, p.Value) {
+				return
+			}
+		}
+		for _, k := range t.kept {
+			if !yield(k.Tensor, k.v) {
+				return
+			}
+		}
+	}
+}
