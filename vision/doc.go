@@ -1,5 +1,9 @@
-// Package vision turns images into the rows of numbers that published models take, as the image processors of Hugging Face's transformers
-// do: the same bits, except where a file is JPEG (see [Decode]).
+// Package vision has models of images: what they see of an image, towers that turn it into rows, and models of images and text.
+//
+// # Images
+//
+// A [Processor] turns images into the numbers that published models take, as the image processors of Hugging Face's transformers do: the
+// same bits, except where a file is JPEG (see [Decode]).
 //
 //	p, err := vision.OpenProcessor("Qwen2.5-VL-3B-Instruct") // the folder of a model
 //	m, err := vision.Decode(file, vision.DecodeOptions{})    // PNG, JPEG, WebP, GIF, BMP, TIFF
@@ -8,6 +12,23 @@
 //
 // [Processor.Layout] says the shape, the tokens and the bytes of an image from its size alone. [Frames] reads clips, and [Positions] has
 // the positions of Qwen's models along time, height and width.
+//
+// # Towers
+//
+// A [Tower] is a vision transformer: ViT, CLIP or SigLIP. It opens the folders of transformers, tells classes apart or gives rows, trains
+// as every layers.Model, and is saved so that transformers loads it:
+//
+//	t, err := vision.OpenTower("vit-base-patch16-224", vision.TowerOptions{Labels: []string{"cat", "dog"}}) // with a new head
+//	s, err := t.Sample([][]float32{in.Values}, []int32{1})                                                  // a layers.Sample
+//	trainer, err := train.New(t.Model, train.Options{StateBits: 8, Gradients: plan.InBackward})
+//
+// In float32 rows, logits and gradients differ from those of transformers by about 1e-6 of the largest. Images have the size of the
+// model: positions are not interpolated. Rates of dropout in config.json are not applied.
+//
+// # Models of images and text
+//
+// A [Model] has a frozen tower, a projector and a text model of package transformer, with all that this has: LLaVA (also on Mistral), and
+// Gemma 3. Adapters of the text and the projector train, and PEFT loads what [Model.SaveAdapter] writes.
 //
 // # Which arithmetic
 //
@@ -21,6 +42,9 @@
 // [Decode] says what it holds, within limits that are checked before it takes memory for pixels. [Processor.Process] allocates at most
 // [Layout].Bytes: the values, 4 bytes each, and images of 3 bytes a pixel between the steps. Only the part of a resized image that a crop
 // shows is computed. Nothing is kept after a call.
+//
+// A Tower holds what a layers.Model does. A Model holds the rows of the tower for the images of a batch on the host, twice: 8 bytes an
+// element.
 //
 // # Sources
 //

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"path/filepath"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -14,7 +13,6 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/fault"
-	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
@@ -60,7 +58,7 @@ type Model struct {
 // not known, [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit config.json, or is that of [transformer.Open].
 func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 	defer fault.Named(&err, "vision: OpenModel")
-	text, err := files.ReadInput(filepath.Join(dir, configName), files.Description)
+	text, err := readConfig(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +117,7 @@ func (m *Model) SaveAdapter(dir string) (err error) {
 func (w *modelFamily) openTower(file *amp.Weights, c *connection, o layers.Options) (*Tower, error) {
 	f, _ := byType(c.tower.Family)
 	in := f.place(file, w.places(f))
-	t, err := newTower(c.tower, Options{Options: o, Train: func(string) bool { return false }}, in.prefix, c.norms)
+	t, err := newTower(c.tower, TowerOptions{Options: o, Train: func(string) bool { return false }}, in.prefix, c.norms)
 	if err != nil {
 		return nil, err
 	}
@@ -178,10 +176,10 @@ func (m *Model) Close() (err error) {
 	if m == nil {
 		return nil
 	}
-	if m.Tower != nil {
-		err = m.Tower.Close()
+	if err = errors.Join(m.Tower.Close(), m.projector.Close()); m.Text != nil {
+		err = errors.Join(err, m.Text.Close())
 	}
-	return errors.Join(err, m.projector.Close(), m.Text.Close())
+	return err
 }
 
 // Trainable yields the parameters that train, those of the projector first.

@@ -23,7 +23,7 @@ var modelFamilies = []*modelFamily{llavaModel, gemma3Model}
 
 // connection is how the rows of a tower become rows of a text.
 type connection struct {
-	tower  Config
+	tower  TowerConfig
 	norms  bool  // the tower's outputs are normalized
 	from   int   // the first row of the tower that the projector reads
 	square int   // the side of a square of patches whose mean it reads; 0: it reads them all

@@ -11,8 +11,8 @@ import (
 	"github.com/snug-ml/snug/layers"
 )
 
-// Options are the options of a [Tower].
-type Options struct {
+// TowerOptions are the options of a [Tower].
+type TowerOptions struct {
 	layers.Options
 	// Labels, unless nil, are the classes of a new head, which replaces that of the folder. Its first values depend on Seed.
 	Labels []string
@@ -20,12 +20,12 @@ type Options struct {
 	Train func(name string) bool
 }
 
-// Tower is a vision transformer: a layers.Model whose rows are patches of images, with a head that tells classes apart if it has
-// Labels. It trains as every layers.Model does, plans and costs included. With Labels the loss is the cross-entropy of the images'
-// labels, otherwise the mean squared error of the rows against Sample.Y.
+// Tower is a vision transformer, whose rows are patches of images, with a head that tells classes apart if it has Labels. Its Model
+// trains and plans as every layers.Model does. With Labels the loss is the cross-entropy of the images' labels, otherwise the mean
+// squared error of the rows against Sample.Y.
 type Tower struct {
-	*layers.Model
-	config Config
+	Model  *layers.Model
+	config TowerConfig
 	own    string // what the names of the tower's tensors begin with
 	family *towerFamily
 	dtype  snug.DType
@@ -42,10 +42,10 @@ type kept struct {
 	v snug.View
 }
 
-// New returns a tower with random values, by Options.Seed: matrices are normally distributed with a deviation of 1/√in. The error wraps
+// NewTower returns a tower with random values, by Options.Seed: matrices are normally distributed with a deviation of 1/√in. The error wraps
 // [snug.ErrConfig] or is that of [layers.NewModel].
-func New(c Config, o Options) (t *Tower, err error) {
-	defer fault.Named(&err, "vision: New")
+func NewTower(c TowerConfig, o TowerOptions) (t *Tower, err error) {
+	defer fault.Named(&err, "vision: NewTower")
 	if o.Labels != nil {
 		c.Labels = o.Labels
 	}
@@ -62,7 +62,7 @@ func New(c Config, o Options) (t *Tower, err error) {
 }
 
 // newTower makes a tower whose tensors have a prefix. norms says that its outputs are normalized, if those of the family are.
-func newTower(c Config, o Options, prefix string, norms bool) (*Tower, error) {
+func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool) (*Tower, error) {
 	f, err := c.check()
 	if err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func newTower(c Config, o Options, prefix string, norms bool) (*Tower, error) {
 }
 
 // layers returns the layers of a tower, whose parameters have the names of the first spelling behind a prefix.
-func (f *towerFamily) layers(c *Config, prefix string, norms bool) (list []layers.Layer) {
+func (f *towerFamily) layers(c *TowerConfig, prefix string, norms bool) (list []layers.Layer) {
 	n := &f.spellings[0]
 	norm := func(name string) *layers.Norm {
 		l := layers.NewLayerNorm(name, c.Width)
@@ -138,17 +138,25 @@ func (f *towerFamily) layers(c *Config, prefix string, norms bool) (list []layer
 	return list
 }
 
-// Config returns what the tower computes.
-func (t *Tower) Config() Config {
+// Close frees the memory of a device; the tower cannot be used afterwards.
+func (t *Tower) Close() error {
 	if t == nil {
-		return Config{}
+		return nil
+	}
+	return t.Model.Close()
+}
+
+// Config returns what the tower computes.
+func (t *Tower) Config() TowerConfig {
+	if t == nil {
+		return TowerConfig{}
 	}
 	return t.config
 }
 
 func (t *Tower) usable() error {
-	if t == nil || t.Model == nil || t.family == nil || len(t.Params()) == 0 {
-		return fmt.Errorf("a Tower that New or Open did not make, or is closed: %w", snug.ErrConfig)
+	if t == nil || t.Model == nil || t.family == nil || len(t.Model.Params()) == 0 {
+		return fmt.Errorf("a Tower that NewTower or OpenTower did not make, or is closed: %w", snug.ErrConfig)
 	}
 	return nil
 }

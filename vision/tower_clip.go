@@ -5,7 +5,7 @@ import "github.com/snug-ml/snug/layers"
 // clipTower is the image encoder of CLIP: Radford et al. 2021, arXiv:2103.00020.
 var clipTower = &towerFamily{
 	modelType: "clip", tower: "clip_vision_model", nested: "vision_config", classifier: "CLIPForImageClassification", towerClass: "CLIPVisionModel", prefix: "vision_model.",
-	standard: Config{Image: 224, Patch: 32, Channels: 3, Width: 768, Hidden: 3072, Layers: 12, Heads: 12, Activation: "quick_gelu", Eps: 1e-5, QKVBias: true},
+	standard: TowerConfig{Image: 224, Patch: 32, Channels: 3, Width: 768, Hidden: 3072, Layers: 12, Heads: 12, Activation: "quick_gelu", Eps: 1e-5, QKVBias: true},
 	class:    true, means: []layers.Mean{{From: 1}},
 	spellings: []names{{
 		class: "embeddings.class_embedding", positions: "embeddings.position_embedding.weight", patch: "embeddings.patch_embedding", before: "pre_layrnorm",

@@ -12,8 +12,8 @@ import (
 	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// Config says what a vision transformer computes. Fields that it does not have are those of the family.
-type Config struct {
+// TowerConfig says what a vision transformer computes. Fields that it does not have are those of the family.
+type TowerConfig struct {
 	Family     string  // model_type of the model for classification: vit, clip or siglip
 	Image      int     // pixels of the side of an image
 	Patch      int     // pixels of the side of a patch; a rest of the image that is smaller is not seen
@@ -30,7 +30,7 @@ type Config struct {
 }
 
 // Rows returns the rows of an image: its patches, and one for the class token of a family that has it.
-func (c Config) Rows() int {
+func (c TowerConfig) Rows() int {
 	if c.Patch < 1 || c.Image < c.Patch {
 		return 0
 	}
@@ -44,7 +44,7 @@ func (c Config) Rows() int {
 // most is the largest size of a model: of the table of positions it is far above what memory has.
 const most = 1 << 24
 
-func (c *Config) check() (*towerFamily, error) {
+func (c *TowerConfig) check() (*towerFamily, error) {
 	f, _ := byType(c.Family)
 	if f == nil {
 		return nil, fmt.Errorf("the Family is %.40q, want one of %q: %w", c.Family, modelTypes(), snug.ErrConfig)
@@ -92,7 +92,7 @@ type towerFields struct {
 var lenientJSON = strictjson.Options{Open: true, MaxBytes: 16 << 20}
 
 // parseConfig reads a config.json. alone says that it is of a tower.
-func parseConfig(text []byte) (c Config, alone bool, err error) {
+func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 	var top struct {
 		ModelType string            `json:"model_type"`
 		Classes   map[string]string `json:"id2label"`
@@ -122,7 +122,7 @@ func parseConfig(text []byte) (c Config, alone bool, err error) {
 	if err = lenientJSON.Unmarshal(text, &in); err != nil {
 		return c, false, fmt.Errorf("%s%w: %w", path, err, snug.ErrCorrupt)
 	}
-	c = Config{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias}
+	c = TowerConfig{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias}
 	if c.Image, err = side(in.Image); err != nil {
 		return c, false, fmt.Errorf("%simage_size: %w", path, err)
 	}
@@ -179,7 +179,7 @@ func (x number) MarshalJSON() ([]byte, error) {
 
 // text returns the config.json of a model whose weights have a type. old, unless nil, is that of the folder which the model was
 // opened from; fields that the model does not know stay.
-func (c *Config) text(old []byte, dt snug.DType) ([]byte, error) {
+func (c *TowerConfig) text(old []byte, dt snug.DType) ([]byte, error) {
 	f, err := c.check()
 	if err != nil {
 		return nil, err

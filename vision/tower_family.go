@@ -16,7 +16,7 @@ type towerFamily struct {
 	towerClass string
 	prefix     string // of the tower's tensors in a model for classification
 
-	standard  Config         // what transformers takes for fields that are missing
+	standard  TowerConfig    // what transformers takes for fields that are missing
 	class     bool           // there is a class token
 	batched   bool           // the shapes of the class token and of the positions have dimensions of 1 before theirs
 	patchBias bool           // the product of patches has a bias

@@ -20,7 +20,7 @@ const (
 	pixelsName = "preprocessor_config.json"
 )
 
-// Open opens a folder that transformers wrote: config.json and the weights in safetensors, of a model for classification, of a tower,
+// OpenTower opens a folder that transformers wrote: config.json and the weights in safetensors, of a model for classification, of a tower,
 // or of a model of images and text, of which it reads the tower. Weights are converted to the type of the options.
 //
 // A folder of a model for classification has a head, unless Options.Labels makes another. Tensors of the tower that are not used here,
@@ -28,9 +28,9 @@ const (
 //
 // The error wraps [snug.ErrConfig] for a model that is not known, [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit
 // config.json, or is that of the file system.
-func Open(dir string, o Options) (t *Tower, err error) {
-	defer fault.Named(&err, "vision: Open")
-	text, err := files.ReadInput(filepath.Join(dir, configName), files.Description)
+func OpenTower(dir string, o TowerOptions) (t *Tower, err error) {
+	defer fault.Named(&err, "vision: OpenTower")
+	text, err := readConfig(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -70,6 +70,14 @@ func Open(dir string, o Options) (t *Tower, err error) {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
+}
+
+// readConfig reads the config.json of a folder.
+func readConfig(dir string) ([]byte, error) {
+	if dir == "" {
+		return nil, fmt.Errorf("the folder has no name: %w", snug.ErrConfig)
+	}
+	return files.ReadInput(filepath.Join(dir, configName), files.Description)
 }
 
 // place is how the tensors of a file are called.
@@ -143,7 +151,7 @@ func (t *Tower) load(w *amp.Weights, in place, fresh bool) error {
 // loadParams reads the parameters, and sets used for the names that they have in the folder.
 func (t *Tower) loadParams(w *amp.Weights, in place, fresh bool, used map[string]bool) (err error) {
 	params := func(yield func(string, snug.View) bool) {
-		for _, p := range t.Params() {
+		for _, p := range t.Model.Params() {
 			isHead := t.loss != nil && (p == t.loss.Head || p == t.loss.Bias)
 			if isHead && fresh {
 				continue

@@ -45,14 +45,14 @@ func (t *Tower) Sample(images [][]float32, labels []int32) (s layers.Sample, err
 	return s, nil
 }
 
-// Features writes the rows of the tower for a sample to out, [images, Config.Rows, Width], in float32: the last hidden state of
+// Features writes the rows of the tower for a sample to out, [images, TowerConfig.Rows, Width], in float32: the last hidden state of
 // transformers. Errors are those of [layers.Model.Predict].
 func (t *Tower) Features(ctx context.Context, out []float32, s layers.Sample) (err error) {
 	defer fault.Named(&err, "vision: Features")
 	if err := t.usable(); err != nil {
 		return err
 	}
-	return t.Predict(ctx, out, s)
+	return t.Model.Predict(ctx, out, s)
 }
 
 // Logits writes the logits of the classes for a sample to out, [images, len(Labels)]. It holds the rows of the sample on the host in
@@ -68,7 +68,7 @@ func (t *Tower) Logits(ctx context.Context, out []float32, s layers.Sample) (err
 		return fmt.Errorf("out has %d elements for %d images and %d labels: want labels, and an element for each: %w", len(out), images, len(c.Labels), snug.ErrShape)
 	}
 	rows := make([]float32, images*c.Rows()*c.Width)
-	if err := t.Predict(ctx, rows, s); err != nil {
+	if err := t.Model.Predict(ctx, rows, s); err != nil {
 		return err
 	}
 	head, bias, err := t.hostHead()

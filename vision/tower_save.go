@@ -46,7 +46,7 @@ func (t *Tower) Save(dir string) (err error) {
 func (t *Tower) tensors() iter.Seq2[amp.Tensor, snug.View] {
 	dtype := map[snug.DType]string{snug.F32: "F32", snug.F16: "F16", snug.BF16: "BF16"}[t.dtype]
 	return func(yield func(amp.Tensor, snug.View) bool) {
-		for _, p := range t.Params() {
+		for _, p := range t.Model.Params() {
 			if !yield(amp.Tensor{Name: p.Name, DType: dtype, Shape: p.Shape}, p.Value) {
 				return
 			}

@@ -93,7 +93,7 @@ func TestTowerGolden(t *testing.T) {
 				name = "vit"
 			}
 			golden := readTowerGolden(t, name)
-			m, err := vision.Open(filepath.Join("testdata/towers", f.Name()), vision.Options{})
+			m, err := vision.OpenTower(filepath.Join("testdata/towers", f.Name()), vision.TowerOptions{})
 			require.NoError(t, err)
 			s := goldenSample(t, m)
 			near(t, golden.Rows, features(t, m, s), 2e-6)
@@ -105,20 +105,20 @@ func TestTowerGolden(t *testing.T) {
 			logits := make([]float32, 2*3)
 			require.NoError(t, m.Logits(context.Background(), logits, s))
 			near(t, golden.Logits, logits, 2e-6)
-			costs, err := m.Costs(2, m.Config().Rows())
+			costs, err := m.Model.Costs(2, m.Config().Rows())
 			require.NoError(t, err)
 			chen, err := remat.Chen(costs)
 			require.NoError(t, err)
 			var first sums
 			for _, plan := range []remat.Plan{{}, chen} {
-				require.NoError(t, m.SetPlan(plan))
+				require.NoError(t, m.Model.SetPlan(plan))
 				w := sums{}
-				for name, v := range m.Trainable() {
+				for name, v := range m.Model.Trainable() {
 					w[name] = make([]float32, v.Len())
 				}
-				loss, err := m.Backprop(context.Background(), s, 1, w)
+				loss, err := m.Model.Backprop(context.Background(), s, 1, w)
 				require.NoError(t, err)
-				require.Empty(t, m.Report.Mismatches)
+				require.Empty(t, m.Model.Report.Mismatches)
 				require.InEpsilon(t, golden.Loss, loss.Mean(), 2e-6)
 				if first == nil {
 					first = w
@@ -147,7 +147,7 @@ func TestTowerGolden(t *testing.T) {
 
 // TestTowerSaves: a saved tower opens again with the same logits, also with another head and from new weights.
 func TestTowerSaves(t *testing.T) {
-	shape := vision.Config{Image: 8, Patch: 4, Channels: 3, Width: 8, Hidden: 12, Layers: 1, Heads: 2, Activation: "gelu", Eps: 1e-6, QKVBias: true}
+	shape := vision.TowerConfig{Image: 8, Patch: 4, Channels: 3, Width: 8, Hidden: 12, Layers: 1, Heads: 2, Activation: "gelu", Eps: 1e-6, QKVBias: true}
 	folders, err := os.ReadDir("testdata/towers")
 	require.NoError(t, err)
 	type made struct {
@@ -157,9 +157,9 @@ func TestTowerSaves(t *testing.T) {
 	var list []made
 	for _, f := range folders {
 		dir := filepath.Join("testdata/towers", f.Name())
-		list = append(list, made{f.Name(), func() (*vision.Tower, error) { return vision.Open(dir, vision.Options{}) }},
+		list = append(list, made{f.Name(), func() (*vision.Tower, error) { return vision.OpenTower(dir, vision.TowerOptions{}) }},
 			made{f.Name() + " with labels", func() (*vision.Tower, error) {
-				return vision.Open(dir, vision.Options{Labels: []string{"a", "b"}, Options: layers.Options{DType: snug.BF16}})
+				return vision.OpenTower(dir, vision.TowerOptions{Labels: []string{"a", "b"}, Options: layers.Options{DType: snug.BF16}})
 			}})
 	}
 	for _, towerFamily := range []string{"vit", "clip", "siglip"} {
@@ -170,7 +170,9 @@ func TestTowerSaves(t *testing.T) {
 			if labels != nil {
 				name += " with labels"
 			}
-			list = append(list, made{name, func() (*vision.Tower, error) { return vision.New(c, vision.Options{Options: layers.Options{Seed: 7}}) }})
+			list = append(list, made{name, func() (*vision.Tower, error) {
+				return vision.NewTower(c, vision.TowerOptions{Options: layers.Options{Seed: 7}})
+			}})
 		}
 	}
 	for _, of := range list {
@@ -182,7 +184,7 @@ func TestTowerSaves(t *testing.T) {
 				dir = filepath.Join(to, of.name)
 			}
 			require.NoError(t, m.Save(dir))
-			again, err := vision.Open(dir, vision.Options{})
+			again, err := vision.OpenTower(dir, vision.TowerOptions{})
 			require.NoError(t, err)
 			require.Equal(t, m.Config(), again.Config())
 			s := goldenSample(t, m)
@@ -198,7 +200,7 @@ func TestTowerSaves(t *testing.T) {
 				s.Labels = []int32{1, 0}
 				want = make([]float32, 2*len(m.Config().Labels))
 				require.NoError(t, again.Logits(context.Background(), want, s))
-				loss, err := again.Evaluate(context.Background(), s)
+				loss, err := again.Model.Evaluate(context.Background(), s)
 				require.NoError(t, err)
 				require.InDelta(t, crossEntropy(want, s.Labels), loss.Mean(), 1e-5)
 			} else {
@@ -235,22 +237,22 @@ func crossEntropy(logits []float32, labels []int32) (mean float64) {
 
 // TestTowerTrains: a head on a frozen tower learns, and nothing else changes.
 func TestTowerTrains(t *testing.T) {
-	m, err := vision.Open("testdata/towers/clip-tower", vision.Options{
+	m, err := vision.OpenTower("testdata/towers/clip-tower", vision.TowerOptions{
 		Options: layers.Options{Seed: 3}, Labels: []string{"no", "yes"}, Train: func(name string) bool { return name == "classifier.weight" || name == "classifier.bias" },
 	})
 	require.NoError(t, err)
 	s := goldenSample(t, m)
 	s.Labels = []int32{1, 0}
 	before := features(t, m, s)
-	tr, err := train.New(m, train.Options{Schedule: train.Constant(0.05)})
+	tr, err := train.New(m.Model, train.Options{Schedule: train.Constant(0.05)})
 	require.NoError(t, err)
-	first, err := m.Evaluate(context.Background(), s)
+	first, err := m.Model.Evaluate(context.Background(), s)
 	require.NoError(t, err)
 	for range 40 {
 		_, err = tr.Train(context.Background(), []layers.Sample{s})
 		require.NoError(t, err)
 	}
-	last, err := m.Evaluate(context.Background(), s)
+	last, err := m.Model.Evaluate(context.Background(), s)
 	require.NoError(t, err)
 	require.Less(t, last.Mean(), first.Mean()/4)
 	require.Equal(t, before, features(t, m, s))

@@ -5,7 +5,7 @@ import "github.com/snug-ml/snug/layers"
 // vitTower is the vision transformer of Dosovitskiy et al. 2020, arXiv:2010.11929, also of DeiT without its distillation token.
 var vitTower = &towerFamily{
 	modelType: "vit", tower: "vit", classifier: "ViTForImageClassification", towerClass: "ViTModel", prefix: "vit.",
-	standard: Config{Image: 224, Patch: 16, Channels: 3, Width: 768, Hidden: 3072, Layers: 12, Heads: 12, Activation: "gelu", Eps: 1e-12, QKVBias: true},
+	standard: TowerConfig{Image: 224, Patch: 16, Channels: 3, Width: 768, Hidden: 3072, Layers: 12, Heads: 12, Activation: "gelu", Eps: 1e-12, QKVBias: true},
 	class:    true, batched: true, patchBias: true, norms: true, means: []layers.Mean{{To: 1}}, towerOnly: "pooler.",
 	spellings: []names{
 		{
