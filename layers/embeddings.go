@@ -13,22 +13,21 @@ import (
 )
 
 // Embeddings are vectors in place of the embeddings of some tokens of a batch, such as the output of a tower of images. The
-// zero value has none.
+// zero value has none. An [Embedding] computes
 //
-//	y[Rows[i]] = Values[i] + position
+//	y[Rows[i]] = Values[i] + Scale·position    without the position, if it has no Positions
 //
-// An [Embedding] does not multiply them by its Scale, as transformers does not, and adds its Positions, if it has them. It does
-// not read the tokens there, which only have to be in its table. Their rows of the table get no gradient from there.
+// As in transformers, Scale does not multiply the vectors. The tokens there have to be in the table; their rows of the table are
+// not read, and get no gradient from there.
 //
 // Values are not checked for NaN and infinities. They make a loss and gradients that are not finite, as such weights do.
 type Embeddings struct {
 	Rows []int32 // rows of the batch, in ascending order, each once
-	// Values is [len(Rows), width], in the type of activations or in float32, which is rounded to it, on the device of the
-	// model.
+	// Values is [len(Rows), width] on the device of the model, in the type of activations, or in float32, which is rounded.
 	Values snug.View
-	// Grad, unless it is empty, is [len(Rows), width], in float32 or in the type of activations, on the device of the model,
-	// apart from Values. A backward pass sets it, and adds nothing to what it held, to the gradient of the vectors, which
-	// has the factor of the loss in it, such as the loss scale. Other passes leave it alone.
+	// Grad, unless it is empty, is [len(Rows), width] on the device of the model, in float32 or in the type of activations,
+	// apart from Values. A backward pass sets it to the gradient of the vectors, whatever it held. The gradient has the
+	// factors of the loss in it, such as the loss scale. Other passes leave Grad alone.
 	Grad snug.View
 
 	first int32 // row of the batch that is row 0 here

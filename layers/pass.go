@@ -52,8 +52,9 @@ type Batch struct {
 	Draw  uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Axes and Reach. Without starts the rows are so many sequences of equal length, where 0
-// stands for 1. With starts, the argument sequences is ignored. The error wraps [snug.ErrShape].
+// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Axes and Reach. Without starts the
+// rows are so many sequences of equal length, where 0 stands for 1. With starts, the argument sequences is ignored. The error
+// wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	defer fault.Named(&err, "layers: Shape")
 	if c == nil || rows < 1 {

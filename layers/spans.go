@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/internal/fault"
 )
 
-// This file has spans: rows of a sequence that see each other in both directions, besides what a causal attention shows them, such as the
-// tokens of an image in Gemma 3 and the prefix of a PaliGemma. Row i of a sequence then sees rows lo to hi-1, with
+// This file has spans: rows of a sequence that see each other in both directions, besides what a causal attention shows
+// them, such as the tokens of an image in Gemma 3 and the prefix of a PaliGemma. Row i of a sequence sees rows lo to hi-1, with
 //
 //	lo = max(0, i+1-window), or 0 without a window      hi = the end of the span of row i, or i+1 outside of spans
 //
@@ -53,8 +53,8 @@ type spanMask struct {
 	mask   *attention.Mask
 }
 
-// seeSpans replaces what c says of causal attention by a mask of the batch's spans, which the pass makes once for a window and keeps until the
-// next batch begins.
+// seeSpans replaces what c says of causal attention by a mask of the batch's spans. The pass makes it once for each window
+// and keeps it until the next batch begins.
 func (b *Attention) seeSpans(p *Pass, c *attention.Options) error {
 	if len(p.Batch.Spans) == 0 || b.Bidirectional || b.Source != nil {
 		return nil

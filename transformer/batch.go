@@ -39,23 +39,27 @@ type Batch struct {
 	// where head and embedding are one matrix, the row has the gradient of the head there.
 	Starts []int
 	// Positions, unless nil, has the position of each token: one list, or three for a Config.Rope with Sections, whose axes
-	// are time, height and width. A position is 0 or more, and less than Config.Context, or than the longest sequence if that is
-	// longer and positions are not learned. A token of text has one position in all axes. Without Positions those of each
-	// sequence count from 0. They turn queries and keys, or choose learned positions; which tokens a token sees depends on the
-	// order of tokens alone. Three axes take 4·HeadDim bytes a token.
+	// are time, height and width. A position is 0 or more and less than Config.Context; without learned positions it may also
+	// be less than the longest sequence, if that is longer. A token of text has one position in all axes. Without Positions
+	// the positions of each sequence count from 0. They turn queries and keys, or choose learned positions. Which tokens a
+	// token sees depends on the order of tokens alone. Three axes take 4·HeadDim bytes a token.
 	Positions [][]int32
-	// Spans are ranges of rows, lo to hi-1 of the batch, whose tokens see each other in both directions besides what they see
-	// anyway, such as the tokens of an image in Gemma 3 or the prefix of a PaliGemma. They ascend, do not overlap, and each
-	// lies within a sequence. A layer with a window hides earlier tokens of a span, too, and no later ones, as in
-	// transformers. Attention then runs by a mask for each length of windows, which a batch makes and holds: 4 bytes for each 64 by 64 tokens
-	// of every sequence, as long as the longest, and 512 where not all of them see each other. GPUs take a slower kernel for
-	// it. Spans do not go with Options.PlainAttention.
+	// Spans are ranges of rows, lo to hi-1 of the batch, whose tokens see each other in both directions besides what they
+	// see anyway, such as the tokens of an image in Gemma 3 or the prefix of a PaliGemma. They ascend, do not overlap, and
+	// each lies within a sequence. As in transformers, a layer with a window hides earlier tokens of a span beyond it, and no
+	// later ones.
+	//
+	// Attention then runs by masks, one for each length of windows, which the model makes for the batch. A mask takes 4 bytes
+	// for each 64 by 64 tokens of every sequence, all as long as the longest, and 512 more where not all of these see each
+	// other. GPUs take a slower kernel for it. Spans do not go with Options.PlainAttention.
 	Spans [][2]int
 	// Embeddings are vectors in place of the embeddings of some tokens, such as the output of a tower of images, with Dim
-	// elements each. The tokens there, a placeholder's for example, are in the vocabulary, and get no gradient of the embedding from there; a
-	// tied head has its gradient as ever. Vectors are not multiplied by Config.EmbeddingScale, and learned positions are
-	// added. With a Grad the backward pass goes down to the first layer, also where nothing trains there; the same then
-	// holds for the batches of all ranks whose weights are in one accum.Pages. Where no label counts, Grad becomes zeros.
+	// elements each. Vectors are not multiplied by Config.EmbeddingScale; learned positions are added. The tokens there, such
+	// as a placeholder for images, are in the vocabulary. They give the embedding no gradient where a vector is in their
+	// place; a tied head has its gradient as ever.
+	//
+	// With a Grad the backward pass goes down to the first layer, also where nothing trains there. If ranks have their weights
+	// in one accum.Pages, then either all their batches have a Grad or none has. Where no label counts, Grad becomes zeros.
 	Embeddings Embeddings
 	// Temperature, unless 0, divides the logits of LogProbs and BackpropLogProbs: the temperature that the labels were
 	// sampled at. Other methods refuse it.
@@ -151,9 +155,8 @@ func (m *Model) withoutLabels(b Batch) error {
 }
 
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first
-// batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more, and a batch with three axes of Positions or
-// with Spans what these say. The error wraps [snug.ErrShape] or
-// [snug.ErrNoMemory].
+// batch does not. LogProbs and BackpropLogProbs then need 12 bytes a token more, and a batch with Spans or with Positions
+// in three axes what these take. The error wraps [snug.ErrShape] or [snug.ErrNoMemory].
 func (m *Model) Reserve(sequences, tokens int) (err error) {
 	defer fault.Named(&err, "transformer: Reserve")
 	if err := m.usable(); err != nil {

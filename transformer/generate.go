@@ -176,12 +176,12 @@ func (g *Generator) Prompt(ctx context.Context, tokens []int32) (err error) {
 	return g.compute(ctx, len(g.tokens)-1)
 }
 
-// PromptBatch is Prompt for the Tokens of a batch with Embeddings, Positions and Spans of up to Chunk tokens, of which it keeps nothing when it returns: it computes
-// the last token too. Tokens that follow have the largest of the Positions plus 1, and so on. The batch has one sequence, and no
-// Grad; Labels and Weights are not read.
+// PromptBatch is Prompt for the Tokens of a batch with Embeddings, Positions, and Spans of up to Chunk tokens. It computes
+// the last token too, and keeps nothing of the batch when it returns. Tokens that follow go on behind the largest of the
+// Positions. The batch has one sequence, and no Grad; Labels and Weights are not read.
 //
-// Errors are the errors of Prompt, and wrap [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice] or [snug.ErrConfig] for a batch that Evaluate would
-// refuse, or with more than one sequence.
+// Errors are the errors of Prompt. They also wrap [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice] or [snug.ErrConfig] for
+// a batch that Evaluate would refuse, and for more than one sequence.
 func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
 	defer fault.Named(&err, "transformer: PromptBatch")
 	if err := g.usable(ctx); err != nil {

@@ -2,6 +2,8 @@ package transformer
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
 	"testing"
 
@@ -269,3 +271,31 @@ func TestSections(t *testing.T) {
 }
 
 const math8 = 2.8284271247461903 // √8
+
+// TestSectionsOfFolders has the spellings of published and of saved folders, and sections that do not fit.
+func TestSectionsOfFolders(t *testing.T) {
+	for rope, want := range map[string]string{
+		`"rope_scaling":{"type":"mrope","mrope_section":[16,24,24]}`:                                                           "",
+		`"rope_scaling":{"type":"default","rope_type":"default","mrope_section":[16,24,24]}`:                                   "",
+		`"rope_parameters":{"rope_type":"default","rope_theta":1000000.0,"mrope_section":[16,24,24]}`:                          "",
+		`"rope_scaling":{"rope_type":"default","mrope_section":[24,20,20],"mrope_interleaved":true}`:                           "",
+		`"rope_scaling":{"rope_type":"default","mrope_section":[16,24,25]}`:                                                    "want 64 pairs of elements in all",
+		`"rope_scaling":{"rope_type":"default","mrope_section":[10,27,27],"mrope_interleaved":true}`:                           "every third of 64 pairs",
+		`"rope_scaling":{"rope_type":"default","mrope_section":[16,24]}`:                                                       "mrope_section",
+		`"rope_scaling":{"type":"mrope"}`:                                                                                      "want default, linear",
+		`"rope_scaling":{"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":32768,"mrope_section":[16,24,24]}`: "",
+	} {
+		dir := t.TempDir()
+		text := `{"model_type":"qwen2","hidden_size":3584,"num_attention_heads":28,"num_key_value_heads":4,"rope_theta":1000000.0,` + rope + `}`
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), []byte(text), 0o600))
+		c, err := ReadConfig(dir)
+		if want != "" {
+			require.ErrorIs(t, err, snug.ErrConfig, rope)
+			require.ErrorContains(t, err, want, rope)
+			continue
+		}
+		require.NoError(t, err, rope)
+		require.NotZero(t, c.Rope.Sections, rope)
+		require.Empty(t, c.Ignored)
+	}
+}
