@@ -10,8 +10,8 @@
 //	in, err := p.Process(m)                                  // in.Values, in.Shape, in.Grid, in.Tokens
 //	text, err := p.Expand(prompt, in.Layout)                 // one placeholder becomes in.Tokens tokens
 //
-// [Processor.Layout] says the shape, the tokens and the bytes of an image from its size alone. [Frames] reads clips, and [Positions] has
-// the positions of Qwen's models along time, height and width.
+// [Processor.Layout] says the shape, the tokens and the bytes of an image from its size alone. [Frames] reads clips, whose frames are
+// images to Process. [Positions] has the positions of Qwen's models along time, height and width.
 //
 // # Towers
 //
@@ -34,7 +34,7 @@
 //
 // transformers has two forms of each processor, which differ in the last bit of a level or two: with torchvision, which AutoImageProcessor
 // chooses since version 5 wherever torchvision is installed, and with Pillow. [Torchvision] is the default here too, and [Processor.Using] chooses.
-// Both are the CPU's: on a GPU torchvision resizes in float32. Everything was compared with transformers 5.24, torch 2.15, torchvision
+// Both are the CPU's: on a GPU torchvision resizes in float32, and so does its bilinear filter on a CPU without AVX2 or NEON. Everything was compared with transformers 5.24, torch 2.15, torchvision
 // 0.29 and Pillow 13; older versions of Pillow always resize rows before columns, where version 13 does not always.
 //
 // # Memory

@@ -47,7 +47,7 @@ func frames(path string, n int, o DecodeOptions) ([]*Image, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return clip1(path, n, o)
+		return inFile(path, n, o)
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -64,7 +64,7 @@ func frames(path string, n int, o DecodeOptions) ([]*Image, error) {
 	}
 	var out []*Image
 	for _, i := range spread(len(names), n) {
-		f, err := clip1(filepath.Join(path, names[i]), 1, o)
+		f, err := inFile(filepath.Join(path, names[i]), 1, o)
 		if err != nil {
 			return nil, err
 		}
@@ -73,8 +73,8 @@ func frames(path string, n int, o DecodeOptions) ([]*Image, error) {
 	return out, nil
 }
 
-// clip1 returns the chosen frames of one file.
-func clip1(path string, n int, o DecodeOptions) (out []*Image, err error) {
+// inFile returns the chosen frames of a file: of an animated GIF, or one image.
+func inFile(path string, n int, o DecodeOptions) (out []*Image, err error) {
 	f, size, err := files.Open(path)
 	if err != nil {
 		return nil, err

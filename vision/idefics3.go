@@ -9,7 +9,7 @@ import (
 )
 
 // idefics3Family is that of Idefics3 and SmolVLM: the longest edge gets a fixed size, then both edges become multiples of a tile's side,
-// then the image is cut into tiles, which are followed by all of it in the size of a tile.
+// then the image is cut into tiles, which are followed by all of it in the size of a tile. No tile is padded: pixel_attention_mask is 1.
 var idefics3Family = family{
 	types:  []string{"Idefics3ImageProcessor", "SmolVLMImageProcessor"},
 	models: []string{"idefics3", "smolvlm"},

@@ -44,8 +44,8 @@ type DecodeOptions struct {
 	Pixels int
 	// Bytes is the longest file, DefaultBytes if 0.
 	Bytes int
-	// OnWhite lays images with alpha on white, as transformers does since 5.20 with images of PIL that a program hands to a
-	// processor. The default leaves alpha out, as transformers' load_image does with files.
+	// OnWhite lays images with alpha on white, as the processors of transformers 5.24 do with images of PIL. The default leaves alpha
+	// out, as its load_image does with files.
 	OnWhite bool
 }
 
@@ -97,11 +97,12 @@ var formats = []format{pngFormat, jpegFormat, webpFormat, gifFormat, bmpFormat, 
 // part of a GIF's canvas that its frame leaves out has the transparent colour, or the first of the palette.
 //
 // Pixels have the bits of Pillow's, except JPEG's: its chroma is upsampled and converted as libjpeg-turbo does, but Go's inverse DCT
-// rounds otherwise, so that channels differ by 1 or 2 here and there, and more where a JPEG holds CMYK. Not read are BMP with runs,
-// JPEG of 12 bits or with arithmetic coding, animated WebP, and TIFF in tiles of other kinds than golang.org/x/image/tiff has.
+// rounds otherwise, so that 4 of 100 channels differ, by 1 and at most by 3 in what was compared. Not read are BMP with runs, JPEG of 12 bits
+// or with arithmetic coding, animated WebP, and TIFF of CMYK or of gray with alpha.
 //
 // The size in the header is compared with the limits before memory for pixels is taken. The call holds the file, the pixels as
-// the decoder has them (at most 8 bytes a pixel; a progressive JPEG has 12 more) and 3 or 6 bytes a pixel of RGB.
+// the decoder has them (at most 8 bytes a pixel; a progressive JPEG has 12 more, or 16 of CMYK), and 3 bytes a pixel of RGB, or 6 while
+// the image is turned.
 //
 // Errors wrap [snug.ErrNoMemory] for what is beyond a limit, [snug.ErrCorrupt] for a damaged or unknown file, [snug.ErrConfig]
 // for options, and the error of r.
@@ -184,8 +185,8 @@ func Convert(m image.Image, o DecodeOptions) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("vision: %w", err)
 	}
-	if m == nil {
-		return nil, fmt.Errorf("vision: image is nil: %w", snug.ErrConfig)
+	if err := sound(m); err != nil {
+		return nil, fmt.Errorf("vision: %w", err)
 	}
 	b := m.Bounds()
 	if err := o.admit(b.Dx(), b.Dy()); err != nil {

@@ -145,11 +145,17 @@ func jpegRGB(out *Image, m *image.YCbCr) {
 
 func clip(x int) byte { return byte(min(max(x, 0), 255)) }
 
+// onSample reports whether a corner of an image lies at the corner of a sample of chroma, and not at one of negative places, which package
+// image rounds towards 0. Parts of images may be cut between samples.
+func onSample(corner, factors image.Point) bool {
+	return corner.X >= 0 && corner.Y >= 0 && corner.X%factors.X == 0 && corner.Y%factors.Y == 0
+}
+
 // planar calls set for every row with its luma and its upsampled chroma, which have at least as many samples.
 func planar(out *Image, m *image.YCbCr, set func(row, luma, cb, cr []byte)) {
 	up, ok := upsamplers[m.SubsampleRatio]
 	b := m.Rect
-	if !ok || b.Min.X%up.h != 0 || b.Min.Y%up.v != 0 { // a part of an image, cut between samples
+	if !ok || !onSample(b.Min, image.Point{X: up.h, Y: up.v}) {
 		each(out, func(x, y int, p []byte) {
 			c := m.YCbCrAt(b.Min.X+x, b.Min.Y+y)
 			set(p, []byte{c.Y}, []byte{c.Cb}, []byte{c.Cr})

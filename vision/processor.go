@@ -60,7 +60,7 @@ func OpenProcessor(dir string) (*Processor, error) {
 	return p, nil
 }
 
-// processorFields are the keys of processor_config.json that are read here; package-wide ones of the text are in texts.
+// processorFields are the keys of processor_config.json about images; textFields has those about the text.
 type processorFields struct {
 	Image *fields `json:"image_processor"`
 }
@@ -229,7 +229,7 @@ func (p *Processor) plan(width, height int) (plan, Layout, error) {
 }
 
 // Process returns the values of an image: resized, cropped, split and padded as the model's files say, as (x/255 - mean)/std, in planes
-// of a channel or in patches. Levels are the same bits for any GOMAXPROCS. It allocates at most [Layout].Bytes. Errors are those of
+// of a channel or in patches. They have the same bits for any GOMAXPROCS. It allocates at most [Layout].Bytes. Errors are those of
 // [Processor.Layout].
 func (p *Processor) Process(m *Image) (Pixels, error) {
 	if err := m.check(); err != nil {

@@ -57,7 +57,7 @@ const mostPatch = 1 << 10
 
 // qwenPrompt repeats <|image_pad|>, which chat templates put between <|vision_start|> and <|vision_end|>.
 var qwenPrompt = prompt{
-	classes: []string{"Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor", "Qwen3_5Processor"},
+	classes: []string{"Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor"},
 	models:  []string{"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"},
 
 	defaults: texts{image: "<|image_pad|>"},
@@ -75,6 +75,7 @@ var qwenPrompt = prompt{
 //	text:   t = h = w = p, p grows by 1
 //	image:  (t, h, w) = (p, p + i, p + j) of row i and column j of merged patches, then p grows by max(rows, columns)
 //
+// positions[:] is Batch.Positions of package transformer.
 // It allocates 12 bytes a token. The error wraps [snug.ErrShape] if the runs are not the images.
 func Positions(ids []int32, image int32, images []Layout) (positions [3][]int32, next int32, err error) {
 	left := images

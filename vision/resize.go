@@ -19,7 +19,8 @@ type window struct{ x, y, width, height int }
 // along the rows, rounded to 8 bits and clipped, then along the columns; Pillow 13 begins with the columns where the height shrinks
 // by more than twice as many pixels as the width, as older versions do not. Weights are integers: of 22 bits after the point for Pillow; for
 // Torchvision of 16 bits in all, with as many after the point as the largest weight leaves. Torchvision has no Box and Hamming. An axis of the same size is
-// left as it is.
+// left as it is. Nearest takes the pixel at the centre; where that lies between two, torch takes one or the other by the size of the image, and
+// here it is always the same.
 //
 // The call holds both images, one of the new width and the old height, and 12 bytes for each weight, of which there are at most
 // 2 ceil(support·max(in/out, 1)) + 1 for each new column and row. Errors wrap [snug.ErrConfig] and [snug.ErrShape].

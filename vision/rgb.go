@@ -9,6 +9,9 @@ import (
 func rgb(m image.Image, onWhite bool) *Image {
 	b := m.Bounds()
 	out := newImage(b.Dx(), b.Dy())
+	if a, ok := m.(*image.NYCbCrA); ok && (a.SubsampleRatio != image.YCbCrSubsampleRatio420 || !onSample(b.Min, image.Point{X: 2, Y: 2})) {
+		m = struct{ image.Image }{m} // not as WebP has it: pixel by pixel
+	}
 	var alpha func(x, y int) uint8 // nil if every pixel is opaque
 	switch m := m.(type) {
 	case *image.YCbCr:

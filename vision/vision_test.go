@@ -201,6 +201,16 @@ func TestConvert(t *testing.T) {
 		{"part of YCbCr", ycbcr.SubImage(image.Rect(4, 6, 10, 12)), 1},
 		{"uniform, which has no end", image.NewUniform(color.White), -1},
 		{"paletted without colours", image.NewPaletted(at, nil), 0},
+		{"nil pointer", (*image.NRGBA)(nil), -1},
+		{"pixels that are not there", &image.NRGBA{Rect: at, Stride: 28}, -1},
+		{"stride too small", &image.Gray{Rect: at, Stride: 1, Pix: make([]byte, 100)}, -1},
+		{"negative stride", &image.CMYK{Rect: at, Stride: -28, Pix: make([]byte, 1000)}, -1},
+		{"no chroma", &image.YCbCr{Rect: at, Y: make([]byte, 100), YStride: 7}, -1},
+		{"no alpha", &image.NYCbCrA{YCbCr: *ycbcr}, -1},
+		{"alpha and full chroma", image.NewNYCbCrA(at, image.YCbCrSubsampleRatio444), 1},
+		{"alpha and chroma that is cut", image.NewNYCbCrA(image.Rect(1, 1, 5, 5), image.YCbCrSubsampleRatio420), 1},
+		{"YCbCr at negative places", image.NewYCbCr(image.Rect(-5, -3, 4, 4), image.YCbCrSubsampleRatio410), 1},
+		{"unknown ratio", &image.YCbCr{Rect: at, Y: make([]byte, 100), YStride: 7, Cb: make([]byte, 100), Cr: make([]byte, 100), CStride: 7, SubsampleRatio: 77}, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, err := vision.Convert(c.m, vision.DecodeOptions{})
