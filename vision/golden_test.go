@@ -85,8 +85,6 @@ func picture(kind string, width, height int) *vision.Image {
 }
 
 // TestResize: the bits of Pillow and of torchvision.
-//
-//check:in race tiers
 func TestResize(t *testing.T) {
 	for _, c := range readGolden(t).Resizes {
 		name := fmt.Sprintf("%s/%dx%d-%dx%d/%v/%v", c.Kind, c.Width, c.Height, c.To[0], c.To[1], vision.Filter(c.Filter), vision.Backend(c.Backend))
@@ -157,8 +155,6 @@ func open(t testing.TB, files map[string]json.RawMessage) (*vision.Processor, er
 }
 
 // TestProcessors: the bits of transformers with both backends, and the text with images.
-//
-//check:in race tiers
 func TestProcessors(t *testing.T) {
 	for _, c := range readGolden(t).Processors {
 		t.Run(c.Name, func(t *testing.T) {
