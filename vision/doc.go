@@ -34,8 +34,9 @@
 //
 // transformers has two forms of each processor, which differ in the last bit of a level or two: with torchvision, which AutoImageProcessor
 // chooses since version 5 wherever torchvision is installed, and with Pillow. [Torchvision] is the default here too, and [Processor.Using] chooses.
-// Both are the CPU's: on a GPU torchvision resizes in float32, and so does its bilinear filter on a CPU without AVX2 or NEON. Everything was compared with transformers 5.24, torch 2.15, torchvision
-// 0.29 and Pillow 13; older versions of Pillow always resize rows before columns, where version 13 does not always.
+// Both are the CPU's: on a GPU torchvision resizes in float32, and so does its bilinear filter on a CPU without AVX2 or NEON. Everything
+// was compared with transformers 5.24, torch 2.15, torchvision 0.29 and Pillow 13; older versions of Pillow always resize rows before
+// columns, where version 13 does not always.
 //
 // # Memory
 //
