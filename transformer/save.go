@@ -20,16 +20,34 @@ import (
 //
 // If the ranks of data-parallel training divide the matrices, one rank calls Save, and the others call [Model.JoinSave].
 func (m *Model) Save(dir string, maxShardBytes int64) error {
-	c, err := m.merged(func(merge *merger) error {
-		err := amp.SaveShards(dir, maxShardBytes, m.finiteValues(merge), map[string]string{"format": "pt"})
-		m.lost = merge.lost
-		m.lost.Add(m.tables.lost)
-		return err
+	c, err := m.weights(func(tensors iter.Seq2[amp.Tensor, snug.View]) error {
+		return amp.SaveShards(dir, maxShardBytes, tensors, map[string]string{"format": "pt"})
 	})
 	if err != nil {
 		return fmt.Errorf("transformer: Save: %w", err)
 	}
 	return c.Write(dir)
+}
+
+// Weights calls do with the weights that [Model.Save] writes, by their published names, for whoever writes them into a file of a
+// larger model. A tensor is made when it is asked for, by [amp.Tensor.Make], and its elements may change after the next one is.
+// Errors are those of Save and of do.
+func (m *Model) Weights(do func(tensors iter.Seq2[amp.Tensor, snug.View]) error) (err error) {
+	defer fault.Named(&err, "transformer: Weights")
+	if do == nil {
+		return fmt.Errorf("do is nil: %w", snug.ErrConfig)
+	}
+	_, err = m.weights(do)
+	return err
+}
+
+func (m *Model) weights(do func(tensors iter.Seq2[amp.Tensor, snug.View]) error) (Config, error) {
+	return m.merged(func(merge *merger) error {
+		err := do(m.finiteValues(merge))
+		m.lost = merge.lost
+		m.lost.Add(m.tables.lost)
+		return err
+	})
 }
 
 // merged calls do, which writes or gathers the weights, unless the model's config.json, which it returns, cannot be written.

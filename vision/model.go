@@ -49,6 +49,9 @@ type Model struct {
 	projector *layers.Model
 	join      *join
 	connection
+	family *modelFamily
+	dir    string // where the model was opened, which has the tensors of the tower
+	dtype  snug.DType
 	device *snug.Device
 	rows   []float32 // of the tower
 	x      []float32 // those that the projector reads, or means of them
@@ -78,14 +81,14 @@ func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	m = &Model{connection: c, device: cmp.Or(o.Text.Device, snug.CPU())}
+	m = &Model{connection: c, family: w, dir: dir, dtype: cmp.Or(o.Text.DType, config.DType, snug.F32), device: cmp.Or(o.Text.Device, snug.CPU())}
 	defer func() {
 		if err != nil {
 			err, m = errors.Join(err, m.Close()), nil
 		}
 	}()
 	m.join = &join{width: c.width}
-	options := layers.Options{DType: cmp.Or(o.Text.DType, config.DType, snug.F32), Device: o.Text.Device, Seed: o.Text.Seed, Monitor: o.Text.Monitor}
+	options := layers.Options{DType: m.dtype, Device: o.Text.Device, Seed: o.Text.Seed, Monitor: o.Text.Monitor}
 	if m.Tower, err = w.openTower(file, &c, options); err != nil {
 		return m, err
 	}
@@ -305,6 +308,9 @@ func grown(x []float32, n int) []float32 {
 // the images.
 func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w layers.Window) (loss fused.Loss, err error) {
 	defer fault.Named(&err, "vision: Backprop")
+	if w == nil {
+		return loss, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
+	}
 	s, err := m.begin(ctx, b)
 	if err != nil {
 		return loss, err

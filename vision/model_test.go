@@ -3,6 +3,7 @@ package vision_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"math"
 	"os"
@@ -148,10 +149,115 @@ func TestModelAdapterForPEFT(t *testing.T) {
 		m, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}, Seed: 2}})
 		tuneGolden(t, m, b, train.Options{})
 		require.NoError(t, m.SaveAdapter(filepath.Join(to, name)))
-		logits := make([]float32, 2*m.Text.Config().Vocab)
-		require.NoError(t, m.Logits(context.Background(), logits, b, []int32{int32(b.Text.Starts[1] - 1), int32(b.Text.Starts[2] - 1)}))
-		text, err := json.Marshal(logits)
-		require.NoError(t, err)
-		require.NoError(t, os.WriteFile(filepath.Join(to, name, "want.json"), text, 0o644))
+		writeLogits(t, m, b, filepath.Join(to, name))
+	}
+}
+
+// TestModelSaves: a model with merged adapters opens again with the same loss. transformers gives the same logits: SNUG_SAVE=DIR, and
+// testdata/models.py saved DIR.
+func TestModelSaves(t *testing.T) {
+	for _, name := range []string{"llava", "llava-mistral", "gemma3"} {
+		t.Run(name, func(t *testing.T) {
+			m, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}, Seed: 2}})
+			tuneGolden(t, m, b, train.Options{})
+			dir := filepath.Join(t.TempDir(), "saved")
+			if to := os.Getenv("SNUG_SAVE"); to != "" {
+				dir = filepath.Join(to, name)
+			}
+			require.NoError(t, m.Save(dir, 0))
+			again, err := vision.OpenModel(dir, vision.ModelOptions{})
+			require.NoError(t, err)
+			want, err := m.Evaluate(context.Background(), b)
+			require.NoError(t, err)
+			got, err := again.Evaluate(context.Background(), b)
+			require.NoError(t, err)
+			require.InEpsilon(t, want.Mean(), got.Mean(), 1e-5)
+			require.NoError(t, again.Save(dir, 0)) // over itself
+			writeLogits(t, m, b, dir)
+		})
+	}
+}
+
+// writeLogits writes the logits of the last rows, which testdata/models.py compares, if SNUG_SAVE names a folder.
+func writeLogits(t *testing.T, m *vision.Model, b vision.Batch, dir string) {
+	if os.Getenv("SNUG_SAVE") == "" {
+		return
+	}
+	logits := make([]float32, 2*m.Text.Config().Vocab)
+	require.NoError(t, m.Logits(context.Background(), logits, b, []int32{int32(b.Text.Starts[1] - 1), int32(b.Text.Starts[2] - 1)}))
+	text, err := json.Marshal(logits)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "want.json"), text, 0o644))
+}
+
+// TestModelWithoutImages: a batch without images is one of the text, in whose windows the projector has a gradient of 0.
+func TestModelWithoutImages(t *testing.T) {
+	m, _, b := openGoldenModel(t, "llava", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	text := vision.Batch{Text: transformer.Batch{Tokens: []int32{1, 7, 8, 2}, Labels: []int32{7, 8, 2, -100}}}
+	ctx := context.Background()
+	want, err := m.Text.Evaluate(ctx, text.Text)
+	require.NoError(t, err)
+	got, err := m.Evaluate(ctx, text)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	// A step of both batches, and one whose gradients are kept one at a time.
+	for name, how := range map[string]train.Options{"sums": {}, "in backward": {Gradients: plan.InBackward}} {
+		t.Run(name, func(t *testing.T) {
+			how.Schedule = train.Constant(1e-3)
+			tr, err := train.New(m, how)
+			require.NoError(t, err)
+			batches := []vision.Batch{text, b}
+			if name == "in backward" {
+				batches = batches[:1]
+			}
+			var w []float32
+			for name, v := range m.Trainable() {
+				if name == "multi_modal_projector.linear_1.weight" {
+					w = v.Float32s()
+				}
+			}
+			before := slices.Clone(w)
+			_, err = tr.Train(ctx, batches)
+			require.NoError(t, err)
+			require.Equal(t, name == "in backward", slices.Equal(before, w))
+		})
+	}
+}
+
+// TestModelBadBatches: what does not fit is refused before anything is computed.
+func TestModelBadBatches(t *testing.T) {
+	m, _, b := openGoldenModel(t, "gemma3", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	for name, of := range map[string]func(b *vision.Batch){
+		"an image too few":      func(b *vision.Batch) { b.Images = b.Images[:2] },
+		"an image too many":     func(b *vision.Batch) { b.Images = append(b.Images[:3:3], b.Images[0]) },
+		"a placeholder too few": func(b *vision.Batch) { b.Text.Tokens = slices.Clone(b.Text.Tokens); b.Text.Tokens[2] = 3 },
+		"pixels of another size": func(b *vision.Batch) {
+			b.Images = [][]float32{b.Images[0], b.Images[1][1:], b.Images[2]}
+		},
+		"nil pixels":      func(b *vision.Batch) { b.Images = make([][]float32, 3) },
+		"own spans":       func(b *vision.Batch) { b.Text.Spans = [][2]int{{0, 2}} },
+		"own embeddings":  func(b *vision.Batch) { b.Text.Embeddings.Rows = []int32{1} },
+		"no tokens":       func(b *vision.Batch) { b.Text.Tokens = nil },
+		"labels too few":  func(b *vision.Batch) { b.Text.Labels = b.Text.Labels[1:] },
+		"starts too late": func(b *vision.Batch) { b.Text.Starts = []int{1, len(b.Text.Tokens)} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := b
+			of(&b)
+			w := sums{}
+			for name, v := range m.Trainable() {
+				w[name] = make([]float32, v.Len())
+			}
+			_, err := m.Backprop(context.Background(), b, 1, w)
+			require.Error(t, err)
+			require.True(t, errors.Is(err, snug.ErrShape) || errors.Is(err, snug.ErrConfig), err)
+			for name, g := range w {
+				require.Equal(t, make([]float32, len(g)), g, name)
+			}
+		})
+	}
+	for _, b := range []vision.Batch{b, {Text: transformer.Batch{Tokens: []int32{1, 2}, Labels: []int32{2, -100}}}} {
+		_, err := m.Backprop(context.Background(), b, 1, nil)
+		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 }

@@ -1,14 +1,11 @@
 package vision
 
 import (
-	"io"
 	"iter"
-	"path/filepath"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/fault"
-	"github.com/snug-ml/snug/internal/files"
 )
 
 // Save writes a folder that transformers loads: config.json and model.safetensors in the type of the tower, and the
@@ -32,22 +29,21 @@ func (t *Tower) Save(dir string) (err error) {
 		if f.text == nil {
 			continue
 		}
-		if err := files.Replace(filepath.Join(dir, f.name), func(w io.Writer) error {
-			_, err := w.Write(f.text)
-			return err
-		}); err != nil {
+		if err := replace(dir, f.name, f.text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// fileTypes are the names of types in files.
+var fileTypes = map[snug.DType]string{snug.F32: "F32", snug.F16: "F16", snug.BF16: "BF16"}
+
 // tensors yields what Save writes.
 func (t *Tower) tensors() iter.Seq2[amp.Tensor, snug.View] {
-	dtype := map[snug.DType]string{snug.F32: "F32", snug.F16: "F16", snug.BF16: "BF16"}[t.dtype]
 	return func(yield func(amp.Tensor, snug.View) bool) {
 		for _, p := range t.Model.Params() {
-			if !yield(amp.Tensor{Name: p.Name, DType: dtype, Shape: p.Shape}, p.Value) {
+			if !yield(amp.Tensor{Name: p.Name, DType: fileTypes[t.dtype], Shape: p.Shape}, p.Value) {
 				return
 			}
 		}

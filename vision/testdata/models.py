@@ -4,12 +4,13 @@ Python 3.13, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
 
     python vision/testdata/models.py              # makes the folder
     python vision/testdata/models.py adapter DIR  # PEFT loads what Model.SaveAdapter wrote
+    python vision/testdata/models.py saved DIR    # transformers loads what Model.Save wrote
 
 models/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: the tokens of two sequences with three images, of
 which the pixels are numbers that the test makes too, the mean loss of the labels, the logits of the last row of each, and for each
 parameter that is not of the tower the norm of the loss's gradient and its product with numbers that the test makes too; in float64.
 
-adapter: SNUG_SAVE=DIR go test -run TestModelAdapterForPEFT ./vision writes the folders.
+adapter: SNUG_SAVE=DIR go test -run TestModelAdapterForPEFT ./vision writes the folders; saved: TestModelSaves does.
 """
 
 import json
@@ -84,14 +85,17 @@ def make():
         (folder / "golden.json").write_text(json.dumps(out, indent=0))
 
 
-def adapter(saved):
+def check(what, saved):
     import peft
 
     for folder in sorted(pathlib.Path(saved).iterdir()):
         want = torch.tensor(json.loads((folder / "want.json").read_text())).double()
         each = {"llava": 9, "llava-mistral": 10, "gemma3": 4}[folder.name]
-        m = transformers.AutoModelForImageTextToText.from_pretrained(HERE / "models" / folder.name, dtype=torch.float64)
-        m = peft.PeftModel.from_pretrained(m, folder, is_trainable=True, autocast_adapter_dtype=False).double()
+        base = HERE / "models" / folder.name if what == "adapter" else folder
+        m, info = transformers.AutoModelForImageTextToText.from_pretrained(base, dtype=torch.float64, output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"], info
+        if what == "adapter":
+            m = peft.PeftModel.from_pretrained(m, folder, is_trainable=True, autocast_adapter_dtype=False).double()
         got = torch.tensor(golden(m, each)["logits"])
         error = ((got - want).abs().max() / got.abs().max()).item()
         print(f"{folder.name}: error {error:.1e}")
@@ -100,6 +104,6 @@ def adapter(saved):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        adapter(sys.argv[2])
+        check(*sys.argv[1:])
     else:
         make()

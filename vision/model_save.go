@@ -1,0 +1,127 @@
+package vision
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"path/filepath"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/files"
+)
+
+// Save writes a folder that transformers loads as the whole model, in the type of the text: adapters are merged and matrices in few bits
+// decoded, as by [transformer.Model.Save]. The tensors of the tower, and what else is not of the text or of the projector, are copied from
+// the folder that the model was opened from, which must still be there; so are the files of its processor. A file of weights has at most
+// maxShardBytes bytes of tensors; 0 is 5 GB.
+func (m *Model) Save(dir string, maxShardBytes int64) (err error) {
+	defer fault.Named(&err, "vision: Save")
+	if m == nil || m.Text == nil {
+		return fmt.Errorf("a Model that OpenModel did not make: %w", snug.ErrConfig)
+	}
+	w, err := amp.OpenWeights(m.dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	text, err := readConfig(m.dir)
+	if err != nil {
+		return err
+	}
+	if text, err = m.config(text); err != nil {
+		return err
+	}
+	err = m.Text.Weights(func(own iter.Seq2[amp.Tensor, snug.View]) error {
+		return amp.SaveShards(dir, maxShardBytes, m.all(own, w), map[string]string{"format": "pt"})
+	})
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{pixelsName, "processor_config.json"} {
+		old, err := files.ReadInput(filepath.Join(m.dir, name), files.Description)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = replace(dir, name, old)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return replace(dir, configName, text)
+}
+
+func replace(dir, name string, text []byte) error {
+	return files.Replace(filepath.Join(dir, name), func(w io.Writer) error {
+		_, err := w.Write(text)
+		return err
+	})
+}
+
+// config returns config.json for weights in the type of the model.
+func (m *Model) config(text []byte) ([]byte, error) {
+	whole := map[string]json.RawMessage{}
+	if err := lenientJSON.Unmarshal(text, &whole); err != nil {
+		return nil, err
+	}
+	inner := map[string]json.RawMessage{}
+	if whole["text_config"] != nil {
+		if err := lenientJSON.Unmarshal(whole["text_config"], &inner); err != nil {
+			return nil, err
+		}
+	}
+	for _, of := range []map[string]json.RawMessage{whole, inner} {
+		for _, name := range []string{"dtype", "torch_dtype", "quantization_config"} {
+			delete(of, name)
+		}
+	}
+	dtype, err := json.Marshal(map[snug.DType]string{snug.F32: "float32", snug.F16: "float16", snug.BF16: "bfloat16"}[m.dtype])
+	if whole["dtype"] = dtype; err == nil && whole["text_config"] != nil {
+		whole["text_config"], err = json.Marshal(inner)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.MarshalIndent(whole, "", "  ")
+}
+
+// all yields the tensors of the text, of the projector, and those of the folder that are not of these.
+func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.Seq2[amp.Tensor, snug.View] {
+	return func(yield func(amp.Tensor, snug.View) bool) {
+		for t, v := range text {
+			t.Name = "language_model." + t.Name
+			if !yield(t, v) {
+				return
+			}
+		}
+		for _, p := range m.projector.Params() {
+			if !yield(amp.Tensor{Name: p.Name, DType: fileTypes[m.dtype], Shape: p.Shape}, p.Value) {
+				return
+			}
+		}
+		for _, t := range w.Tensors() {
+			from, to := t.Name, strings.TrimPrefix(t.Name, "model.")
+			if !strings.HasPrefix(to, m.family.towers[0]) {
+				continue
+			}
+			t.Name = to
+			t.Make = func() (snug.View, error) {
+				v, _, err := snug.MakeView(snug.CPU(), t.ElementType(), t.Len())
+				if err == nil {
+					err = w.Load(from, v)
+				}
+				return v, err
+			}
+			if !yield(t, snug.View{}) {
+				return
+			}
+		}
+	}
+}
