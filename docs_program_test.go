@@ -13,14 +13,17 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
 )
 
 var _ = []func(sample){
@@ -39,6 +42,9 @@ var _ = []func(sample){
 	sample.frompytorch12,
 	sample.frompytorch13,
 	sample.frompytorch14,
+	sample.images0,
+	sample.images1,
+	sample.images2,
 }
 
 func (s sample) frompytorch0() {
@@ -260,7 +266,7 @@ func (s sample) frompytorch11() {
 }
 
 func (s sample) frompytorch12() {
-	dir, layers, tiers := s.dir, s.layers, s.tiers
+	dir, modules, tiers := s.dir, s.modules, s.tiers
 
 	store, err := offload.Open(dir, offload.Options{HostLimit: 8 << 30}) // what is above goes to disk
 	check(err)
@@ -268,10 +274,10 @@ func (s sample) frompytorch12() {
 	check(err)
 	updater, err := offload.NewUpdater(store, paged, offload.UpdaterOptions{}) // ZeRO-Offload: weights, gradients, state
 	check(err)
-	where, err := offload.Optimal(layers, tiers) // device_map="auto"; Accelerate's own rule is offload.Greedy
+	where, err := offload.Optimal(modules, tiers) // device_map="auto"; Accelerate's own rule is offload.Greedy
 	check(err)
 
-	_, _, _, _, _, _, _, _ = dir, err, layers, paged, store, tiers, updater, where
+	_, _, _, _, _, _, _, _ = dir, err, modules, paged, store, tiers, updater, where
 }
 
 func (s sample) frompytorch13() {
@@ -301,4 +307,62 @@ func (s sample) frompytorch14() {
 	check(err)
 
 	_, _, _, _, _, _ = batch, dev, err, monitor, try, w32
+}
+
+func (s sample) images0() {
+	dir := s.dir
+
+	p, err := vision.OpenProcessor(dir) // preprocessor_config.json
+	check(err)
+	file, err := os.Open("scan.png")
+	check(err)
+	img, err := vision.Decode(file, vision.DecodeOptions{}) // PNG, JPEG, WebP, GIF, BMP, TIFF; turned by EXIF
+	check(err)
+	in, err := p.Process(img)
+	check(err)
+	fmt.Println(in.Shape, in.Tokens)
+
+	_, _, _, _, _, _ = dir, err, file, img, in, p
+}
+
+func (s sample) images1() {
+	steps, ctx, dir, labels, images := s.steps, s.ctx, s.dir, s.labels, s.images
+
+	t, err := vision.OpenTower(dir, vision.TowerOptions{Labels: []string{"healthy", "ill"}}) // a new head
+	check(err)
+	trainer, err := train.New(t.Model, train.Options{
+		StateBits: 8, Gradients: plan.InBackward, // 8-bit AdamW, and one gradient at a time
+		Schedule: train.Cosine(1e-4, 20, steps),
+	})
+	check(err)
+	for trainer.Step() < steps {
+		batch, err := t.Sample(images, labels) // pixels as Process gives them, and the class of each
+		check(err)
+		report, err := trainer.Train(ctx, []layers.Sample{batch})
+		check(err)
+		fmt.Println(report.Step, report.Loss)
+	}
+	check(t.Save("tuned")) // from_pretrained loads it
+
+	_, _, _, _, _, _, _, _ = ctx, dir, err, images, labels, steps, t, trainer
+}
+
+func (s sample) images2() {
+	steps, ctx, labels, tokens, images := s.steps, s.ctx, s.labels, s.tokens, s.images
+
+	m, err := vision.OpenModel("llava-1.5-7b-hf", vision.ModelOptions{Text: transformer.Options{
+		DType: snug.BF16, Base: qlora.NF4, // the language model in 4 bits
+		Adapter: &qlora.AdapterOptions{Rank: 16, Alpha: 32},
+	}})
+	check(err)
+	trainer, err := train.New(m, train.Options{StateBits: 8, Schedule: train.Cosine(2e-4, 20, steps)})
+	check(err)
+	batch := vision.Batch{Images: images} // in the order of their placeholders
+	batch.Text.Tokens, batch.Text.Labels = tokens, labels
+	_, err = trainer.Train(ctx, []vision.Batch{batch, batch}) // accumulation over micro-batches
+	check(err)
+	check(m.SaveAdapter("tuned")) // PEFT loads it, the projector too
+	check(m.Save("whole", 0))     // adapters merged; transformers loads it
+
+	_, _, _, _, _, _, _, _, _ = batch, ctx, err, images, labels, m, steps, tokens, trainer
 }

@@ -29,7 +29,7 @@ import (
 )
 
 // samplePages are the pages whose Go samples docs_program_test.go holds, to compile them.
-var samplePages = []string{"docs/from-pytorch.md", "docs/troubleshooting.md", "docs/backends.md"}
+var samplePages = []string{"docs/from-pytorch.md", "docs/troubleshooting.md", "docs/backends.md", "docs/images.md"}
 
 // standard are the packages of the standard library that samples use, with their paths.
 var standard = map[string]string{"fmt": "fmt", "io": "io", "os": "os", "filepath": "path/filepath"}
@@ -46,6 +46,7 @@ type sample struct {
 	h, x, y, w, gamma, dx, dh, dy, table, low, u, merged, attn, dattn, q, k, v, dq, dk, dv []snug.BFloat16
 	rstd, dw, dgamma, ws, logits, w32, x0                                                  []float32
 	labels, tokens                                                                         []int32
+	images                                                                                 [][]float32
 
 	backward func(scale float32) error
 	step     func(clip float32) error
@@ -61,7 +62,7 @@ type sample struct {
 	params  []accum.Param
 	rank    accum.Reducer
 	lora    *qlora.LoRA
-	layers  []offload.Layer
+	modules []offload.Layer
 	tiers   []offload.Tier
 	dev     *snug.Device
 }

@@ -19,7 +19,7 @@ import (
 
 // explained are the pages of docs that are no guides. Their samples and commands are held by TestSamplesAreTheDocs and
 // TestDocuments, and those of gomlx.md by the tests of its module.
-var explained = []string{"architecture.md", "backends.md", "data.md", "dependencies.md", "from-pytorch.md", "gomlx.md", "scaling.md", "troubleshooting.md"}
+var explained = []string{"architecture.md", "backends.md", "data.md", "dependencies.md", "from-pytorch.md", "images.md", "gomlx.md", "scaling.md", "troubleshooting.md"}
 
 // ranksGuide is the guide with commands that call mpiexec.
 const ranksGuide = "many-processes.md"
