@@ -10,55 +10,75 @@ import (
 // position begin one stride later. So a padded row of x serves as operand A with overlapping rows. It is copied once for each row of
 // the kernel, not once for each tap:
 //
-//	for parts of the channels of x                       tile.windows
+//	for parts of the channels of y, and of those of x    tile.windows
 //	  pack B[rows of the kernel][taps × channels][NC]    tile.packWindows
 //	  for rows of the result, and of the kernel          tile.multiplyWindow
 //	    copy the row of x that they read, with padding
 //	    C[row of the result][NC] += A·B                  gemm.Kernel.MulRows
 
-// leastWindow is the least depth of a product, taps of a row of the kernel × channels.
-const leastWindow = 64
+const (
+	leastWindow = 48  // the least depth of a product, taps of a row of the kernel × channels
+	goodWindow  = 144 // below it, the channels of y are halved to make room for more channels of x,
+	fewCols     = 64  // while they are more than these
+)
 
-// windowChannels returns the channels of a part, or 0 if the products would be too small or too wasteful.
-func (t *tile) windowChannels() int {
-	a, mr := &t.phase.axes[2], t.kern.MR
+// windowParts returns the channels of y and of x of a part, the latter 0 if the products would be too small or too wasteful.
+func (t *tile) windowParts() (cols, channels int) {
+	a, mr, nr := &t.phase.axes[2], t.kern.MR, t.kern.NR
 	whole := 10*a.n >= 9*mr*cpu.Chunks(a.n, mr) // at most a tenth of the rows of the micro-kernel's tiles is unused
 	if a.taps < 2 || t.phase.taps() == 0 || a.offStep*a.offStep != 1 || !whole || volume(t.kernel) > tmpRows {
-		return 0
+		return 0, 0
 	}
-	cols := cpu.Chunks(t.m1-t.m0, t.kern.NR) * t.kern.NR
-	channels := min(t.channels, (sizeB-1024)/(t.phase.taps()*cols), sizeA/((min(a.n, t.n1-t.n0)-1)*a.step+a.taps))
-	if channels < t.channels {
-		channels = channels / vectorLen * vectorLen
+	for cols = cpu.Chunks(t.m1-t.m0, nr) * nr; ; cols = cpu.Chunks(cols/2, nr) * nr {
+		channels = min(t.channels, (len(t.windowB())-1024)/(t.phase.taps()*cols), sizeA/((min(a.n, t.n1-t.n0)-1)*a.step+a.taps))
+		if channels < t.channels {
+			channels = channels / vectorLen * vectorLen
+		}
+		if channels == t.channels || channels*a.taps >= goodWindow || cols <= fewCols {
+			break
+		}
 	}
 	if channels*a.taps < leastWindow {
-		return 0
+		return 0, 0
 	}
-	return channels
+	return cols, channels
+}
+
+// windowB returns the memory for B: that for sums, where these go to the result.
+func (t *tile) windowB() []float32 {
+	if t.staged {
+		return t.b
+	}
+	return t.c
 }
 
 // windows computes a tile with channels last from padded rows of x, in rows of c, strideC apart:
-// c = beta·c + the sums, or with a bias c = bias + the sums. It returns false, and does nothing, if windowChannels is 0.
+// c = beta·c + the sums, or with a bias c = bias + the sums. It returns false, and does nothing, if windowParts returns no channels.
 func (t *tile) windows(c []float32, strideC int, beta float32) bool {
-	channels := t.windowChannels()
+	cols, channels := t.windowParts()
 	if channels == 0 {
 		return false
 	}
-	cols := t.m1 - t.m0
 	if t.bias.Len() > 0 {
-		half.Load(t.lines[:cols], t.bias, t.group*t.results+t.m0)
+		half.Load(t.lines[:t.m1-t.m0], t.bias, t.group*t.results+t.m0)
 		for n := range t.n1 - t.n0 {
-			copy(c[n*strideC:][:cols], t.lines)
+			copy(c[n*strideC:][:t.m1-t.m0], t.lines)
 		}
 		beta = 1
 	}
-	for c0 := 0; c0 < t.channels; c0 += channels {
-		b := block{c0: c0, c1: min(c0+channels, t.channels), t1: t.phase.taps()}
-		t.packWindows(&b)
-		for r := newRuns(&t.phase, t.n0, t.n1); r.next(); {
-			t.multiplyWindow(&b, &r, c[r.col*strideC:], strideC, beta)
+	part := *t
+	part.b = t.windowB()
+	for ; part.m0 < t.m1; part.m0 = part.m1 {
+		part.m1 = min(part.m0+cols, t.m1)
+		c, beta := c[part.m0-t.m0:], beta
+		for c0 := 0; c0 < t.channels; c0 += channels {
+			b := block{c0: c0, c1: min(c0+channels, t.channels), t1: t.phase.taps()}
+			part.packWindows(&b)
+			for r := newRuns(&part.phase, t.n0, t.n1); r.next(); {
+				part.multiplyWindow(&b, &r, c[r.col*strideC:], strideC, beta)
+			}
+			beta = 1
 		}
-		beta = 1
 	}
 	return true
 }
