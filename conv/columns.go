@@ -11,6 +11,7 @@ func (t *tile) columns() {
 	c, strideC := t.c, t.n1-t.n0
 	alpha, beta := t.into.Alpha, float32(0)
 	if !t.staged {
+		t.b = t.c
 		r := newRuns(&t.phase, t.n0, t.n1)
 		r.next()
 		c, strideC = t.dst.Float32s()[t.image(r.image, t.m0, t.results, t.dstSize)+r.place():], t.dstSize

@@ -180,6 +180,8 @@ func (g *correlation) cut(phases int) cuts {
 		c.staged = c.staged || g.small(n)
 		if c.perImage = !c.staged; c.staged {
 			n *= g.batch
+		} else if g.adjoint {
+			most = most * 7 / 4 // weights are packed for each block, and B has the memory for sums
 		}
 	}
 	mostM := g.results
