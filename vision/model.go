@@ -145,7 +145,7 @@ func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Option
 		return err
 	}
 	for _, p := range m.projector.Params() {
-		if err := checkShape(file, outer+p.Name, p.Shape); err != nil {
+		if err := checkTensor(file, outer+p.Name, p.Shape); err != nil {
 			return err
 		}
 	}
@@ -357,7 +357,8 @@ func (m *Model) Evaluate(ctx context.Context, b Batch) (loss fused.Loss, err err
 	return m.projector.Evaluate(ctx, s)
 }
 
-// Logits writes the logits of rows of the text, all if rows is nil, to out in float32: see [transformer.Model.Logits].
+// Logits writes the logits of rows of the text, the last of each sequence if rows is nil, to out in float32: see
+// [transformer.Model.Logits].
 func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32) (err error) {
 	defer fault.Named(&err, "vision: Logits")
 	return m.embedded(ctx, b, func(b transformer.Batch) error { return m.Text.Logits(ctx, out, b, rows) })

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -34,6 +35,15 @@ type connection struct {
 	layers func(prefix string) []layers.Layer
 }
 
+// placeholder has the fields of config.json for the placeholder of a row of an image. As in transformers, the first goes before the other.
+type placeholder struct {
+	ID    *int32 `json:"image_token_id"`
+	Index *int32 `json:"image_token_index"`
+}
+
+// or returns the placeholder, or what the family has without fields.
+func (p placeholder) or(standard int32) int32 { return *cmp.Or(p.ID, p.Index, &standard) }
+
 // connect reads how config.json of a model of images and text connects both.
 func connect(text []byte, width int) (w *modelFamily, c connection, err error) {
 	var top struct {
@@ -66,8 +76,11 @@ func connect(text []byte, width int) (w *modelFamily, c connection, err error) {
 		return nil, c, err
 	}
 	c.width, c.norms = width, true
-	if c.tower, _, err = parseConfig(inner); err != nil {
+	alone := false
+	if c.tower, alone, err = parseConfig(inner); err != nil {
 		return nil, c, fmt.Errorf("vision_config: %w", err)
+	} else if !alone {
+		return nil, c, fmt.Errorf("vision_config: model_type is %s, want that of a tower: %w", tower["model_type"], snug.ErrConfig)
 	}
 	c.tower.Labels = nil
 	return w, c, w.read(&c, text)

@@ -13,24 +13,24 @@ var gemma3Model = &modelFamily{
 	modelType: "gemma3", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", tower: "siglip_vision_model",
 	read: func(c *connection, text []byte) error {
 		f := struct {
-			Token int32 `json:"image_token_index"`
-			Again int32 `json:"image_token_id"`
-			Each  int   `json:"mm_tokens_per_image"`
+			placeholder
+			Each int `json:"mm_tokens_per_image"`
 		}{Each: 256}
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
-		if c.token = f.Token; f.Token == 0 {
-			if c.token = f.Again; f.Again == 0 {
-				c.token = 262144
-			}
+		if towerFamily, _ := byType(c.tower.Family); towerFamily.class {
+			return fmt.Errorf("vision_config: model_type is of a tower with a class token, want %s: %w", siglipTower.tower, snug.ErrConfig)
 		}
-		side := c.tower.Image / c.tower.Patch
-		for c.square = 1; c.square < side && (side/c.square)*(side/c.square) > f.Each; c.square++ {
+		c.token = f.or(262144)
+		side, to := c.tower.Image/c.tower.Patch, 1
+		for to < side && to*to < f.Each {
+			to++
 		}
-		if c.square*c.square*f.Each != side*side {
+		if to*to != f.Each || side%to != 0 {
 			return fmt.Errorf("mm_tokens_per_image is %d for %d by %d patches, want squares of them: %w", f.Each, side, side, snug.ErrConfig)
 		}
+		c.square = side / to
 		c.each, c.spans = f.Each, true
 		c.layers = func(prefix string) []layers.Layer {
 			norm := layers.NewRMSNorm(prefix+"mm_soft_emb_norm", c.tower.Width)

@@ -13,12 +13,12 @@ var llavaModel = &modelFamily{
 	modelType: "llava", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", tower: "clip_vision_model",
 	read: func(c *connection, text []byte) error {
 		f := struct {
-			Token      int32           `json:"image_token_index"`
+			placeholder
 			Activation string          `json:"projector_hidden_act"`
 			Bias       bool            `json:"multimodal_projector_bias"`
 			Layer      json.RawMessage `json:"vision_feature_layer"`
 			Strategy   string          `json:"vision_feature_select_strategy"`
-		}{32000, "gelu", true, json.RawMessage("-2"), "default"}
+		}{Activation: "gelu", Bias: true, Layer: json.RawMessage("-2"), Strategy: "default"}
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
@@ -38,7 +38,7 @@ var llavaModel = &modelFamily{
 		if at < 1 || at > c.tower.Layers {
 			return fmt.Errorf("vision_feature_layer is %s of a tower of %d layers: %w", f.Layer, c.tower.Layers, snug.ErrConfig)
 		}
-		c.tower.Layers, c.norms, c.token = at, false, f.Token
+		c.tower.Layers, c.norms, c.token = at, false, f.or(32000)
 		if towerFamily, _ := byType(c.tower.Family); f.Strategy == "default" {
 			if c.from = 1; !towerFamily.class {
 				return fmt.Errorf("vision_feature_select_strategy is default, which drops the first patch of a tower without a class token: want full: %w", snug.ErrConfig)

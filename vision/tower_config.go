@@ -75,18 +75,17 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 
 // towerFields are those of config.json that a tower is made of.
 type towerFields struct {
-	ModelType  string            `json:"model_type"`
-	Width      int               `json:"hidden_size"`
-	Hidden     int               `json:"intermediate_size"`
-	Layers     int               `json:"num_hidden_layers"`
-	Heads      int               `json:"num_attention_heads"`
-	Channels   int               `json:"num_channels"`
-	Image      json.RawMessage   `json:"image_size"`
-	Patch      json.RawMessage   `json:"patch_size"`
-	Activation string            `json:"hidden_act"`
-	Eps        float64           `json:"layer_norm_eps"`
-	QKVBias    bool              `json:"qkv_bias"`
-	Classes    map[string]string `json:"id2label"`
+	ModelType  string          `json:"model_type"`
+	Width      int             `json:"hidden_size"`
+	Hidden     int             `json:"intermediate_size"`
+	Layers     int             `json:"num_hidden_layers"`
+	Heads      int             `json:"num_attention_heads"`
+	Channels   int             `json:"num_channels"`
+	Image      json.RawMessage `json:"image_size"`
+	Patch      json.RawMessage `json:"patch_size"`
+	Activation string          `json:"hidden_act"`
+	Eps        float64         `json:"layer_norm_eps"`
+	QKVBias    bool            `json:"qkv_bias"`
 }
 
 var lenientJSON = strictjson.Options{Open: true, MaxBytes: 16 << 20}
@@ -94,8 +93,8 @@ var lenientJSON = strictjson.Options{Open: true, MaxBytes: 16 << 20}
 // parseConfig reads a config.json. alone says that it is of a tower.
 func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 	var top struct {
-		ModelType string            `json:"model_type"`
-		Classes   map[string]string `json:"id2label"`
+		ModelType string                     `json:"model_type"`
+		Classes   map[string]json.RawMessage `json:"id2label"`
 	}
 	if err = lenientJSON.Unmarshal(text, &top); err != nil {
 		return c, false, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
@@ -112,6 +111,9 @@ func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 		}
 		if text, path = modelFamily[f.nested], f.nested+"."; text == nil {
 			text = []byte("{}")
+		}
+		if older := modelFamily[f.older]; f.older != "" && older != nil && string(older) != "null" {
+			text, path = older, f.older+"."
 		}
 	}
 	c = f.standard
@@ -150,20 +152,61 @@ func side(text json.RawMessage) (n int, err error) {
 	return both[0], nil
 }
 
-// labels returns the classes in the order of their numbers.
-func labels(of map[string]string) ([]string, error) {
+// labels returns the classes in the order of their numbers. Labels that are numbers are their text.
+func labels(of map[string]json.RawMessage) ([]string, error) {
 	if len(of) == 0 {
 		return nil, nil
 	}
 	list, seen := make([]string, len(of)), make([]bool, len(of))
-	for number, label := range of {
-		i, err := strconv.Atoi(number)
+	for name, text := range of {
+		i, err := strconv.Atoi(name)
 		if err != nil || i < 0 || i >= len(list) || seen[i] {
-			return nil, fmt.Errorf("the class %.40q, want numbers from 0 to %d: %w", number, len(list)-1, snug.ErrConfig)
+			return nil, fmt.Errorf("the class %.40q, want numbers from 0 to %d: %w", name, len(list)-1, snug.ErrConfig)
 		}
-		list[i], seen[i] = label, true
+		var digits json.Number
+		if seen[i] = true; strictjson.Unmarshal(text, &list[i]) == nil {
+			continue
+		}
+		if err := strictjson.Unmarshal(text, &digits); err != nil {
+			return nil, fmt.Errorf("the class %s is %.40s, want a string: %w", name, text, snug.ErrConfig)
+		}
+		list[i] = digits.String()
 	}
 	return list, nil
+}
+
+// headLabels returns the classes of a head that a folder has, of which config.json may not have names: transformers writes none for two
+// classes without names. It refuses heads whose loss is not the cross-entropy of one class.
+func headLabels(text []byte, named []string, head []int) ([]string, error) {
+	in := struct {
+		Problem *string `json:"problem_type"`
+		Number  *int    `json:"num_labels"`
+	}{}
+	if err := lenientJSON.Unmarshal(text, &in); err != nil {
+		return nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	n := 2
+	switch {
+	case named != nil:
+		n = len(named)
+	case in.Number != nil:
+		n = *in.Number
+	}
+	const single = "single_label_classification"
+	switch {
+	case in.Problem != nil && *in.Problem != single:
+		return nil, fmt.Errorf("problem_type is %.40q, want %q, or a new head by Options.Labels: %w", *in.Problem, single, snug.ErrConfig)
+	case n == 1 && in.Problem == nil:
+		return nil, fmt.Errorf("id2label has 1 class, which is a regression: want 2 or more, or a new head by Options.Labels: %w", snug.ErrConfig)
+	case len(head) != 2 || head[0] != n:
+		return nil, fmt.Errorf("classifier.weight has the shape %v, want one of %d classes by id2label or num_labels: %w", head, n, snug.ErrShape)
+	case named != nil:
+		return named, nil
+	}
+	for i := range n {
+		named = append(named, fmt.Sprintf("LABEL_%d", i))
+	}
+	return named, nil
 }
 
 // number is a float that is written with a decimal point, because transformers 5 tells floats and integers apart.
@@ -234,6 +277,10 @@ func (c *TowerConfig) text(old []byte, dt snug.DType) ([]byte, error) {
 	class := f.towerClass
 	delete(m, "id2label")
 	delete(m, "label2id")
+	delete(m, "num_labels")
+	delete(m, "problem_type") // which follows from the labels
+	delete(m, "quantization_config")
+	delete(m, f.older)
 	if len(c.Labels) > 0 {
 		class = f.classifier
 		id2label, label2id := map[string]string{}, map[string]int{}

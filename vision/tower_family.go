@@ -12,6 +12,7 @@ type towerFamily struct {
 	modelType  string // of a folder with a model for classification
 	tower      string // of a folder with the tower alone, and of its fields where nested is not empty
 	nested     string // the field of config.json with those of the tower, in models of images and text
+	older      string // the field that older versions of transformers wrote too, which goes before nested; empty: none
 	classifier string // the classes of transformers
 	towerClass string
 	prefix     string // of the tower's tensors in a model for classification

@@ -23,8 +23,9 @@ const (
 // OpenTower opens a folder that transformers wrote: config.json and the weights in safetensors, of a model for classification, of a tower,
 // or of a model of images and text, of which it reads the tower. Weights are converted to the type of the options.
 //
-// A folder of a model for classification has a head, unless Options.Labels makes another. Tensors of the tower that are not used here,
-// such as a pooler, are kept on the host for [Tower.Save]; those of other parts are not read.
+// A folder of a model for classification has a head, unless Options.Labels makes another. The loss of that head is the cross-entropy of one
+// class; other values of problem_type are refused. Tensors of the tower that are not used here, such as a pooler, are kept on the host
+// for [Tower.Save]; those of other parts are not read.
 //
 // The error wraps [snug.ErrConfig] for a model that is not known, [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit
 // config.json, or is that of the file system.
@@ -45,12 +46,13 @@ func OpenTower(dir string, o TowerOptions) (t *Tower, err error) {
 	defer func() { err = errors.Join(err, w.Close()) }()
 	f, _ := byType(c.Family)
 	in := f.place(w, f.places())
-	if _, has := w.Tensor("classifier.weight"); !has {
-		c.Labels = nil
-	}
 	fresh := o.Labels != nil
-	if fresh {
+	if head, has := w.Tensor("classifier.weight"); fresh {
 		c.Labels = o.Labels
+	} else if !has {
+		c.Labels = nil
+	} else if c.Labels, err = headLabels(text, c.Labels, head.Shape); err != nil {
+		return nil, fmt.Errorf("%s: %w", configName, err)
 	}
 	prefix := in.prefix
 	if len(c.Labels) > 0 {
@@ -161,7 +163,7 @@ func (t *Tower) loadParams(w *amp.Weights, in place, fresh bool, used map[string
 				name = in.prefix + t.written(strings.TrimPrefix(name, t.own), in)
 			}
 			used[name] = true
-			if err = checkShape(w, name, p.Shape); err != nil || !yield(name, p.Value) {
+			if err = checkTensor(w, name, p.Shape); err != nil || !yield(name, p.Value) {
 				return
 			}
 		}
@@ -170,9 +172,14 @@ func (t *Tower) loadParams(w *amp.Weights, in place, fresh bool, used map[string
 	return cmp.Or(err, e)
 }
 
-// checkShape returns an error if a tensor that is there has another shape.
-func checkShape(w *amp.Weights, name string, shape []int) error {
-	if info, has := w.Tensor(name); has && !slices.Equal(info.Shape, shape) {
+// checkTensor returns an error if a tensor that is there is quantized or has another shape.
+func checkTensor(w *amp.Weights, name string, shape []int) error {
+	info, has := w.Tensor(name)
+	switch dt := info.ElementType(); {
+	case !has:
+	case dt != snug.F32 && dt != snug.F16 && dt != snug.BF16:
+		return fmt.Errorf("%s has elements of the type %s, want F32, F16 or BF16: a tower or a projector is not read in quantized form: %w", name, info.DType, snug.ErrConfig)
+	case !slices.Equal(info.Shape, shape):
 		return fmt.Errorf("%s has the shape %v, want %v by %s: %w", name, info.Shape, shape, configName, snug.ErrShape)
 	}
 	return nil

@@ -1,0 +1,219 @@
+package vision_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
+)
+
+// edited copies a folder of testdata with another config.json. A field is named with dots; null as "null", and no text leaves it out.
+func edited(t *testing.T, folder string, fields map[string]string) string {
+	dir := t.TempDir()
+	data, err := os.ReadFile(filepath.Join("testdata", folder, "model.safetensors"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "model.safetensors"), data, 0o666))
+	text, err := os.ReadFile(filepath.Join("testdata", folder, "config.json"))
+	require.NoError(t, err)
+	config := map[string]any{}
+	require.NoError(t, json.Unmarshal(text, &config))
+	for path, value := range fields {
+		in, name := config, path
+		for {
+			outer, rest, nested := strings.Cut(name, ".")
+			if !nested {
+				break
+			}
+			in, name = in[outer].(map[string]any), rest
+		}
+		if delete(in, name); value != "" {
+			in[name] = json.RawMessage(value)
+		}
+	}
+	text, err = json.Marshal(config)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), text, 0o666))
+	return dir
+}
+
+// TestTowerRefuses: what config.json says and a tower does not do is an error with the field's name.
+func TestTowerRefuses(t *testing.T) {
+	const largest = "9223372036854775807"
+	for _, c := range []struct {
+		name, folder, field, value string
+		is                         error
+		says                       string
+	}{
+		{"another model", "vit", "model_type", `"deit"`, snug.ErrConfig, "model_type"},
+		{"no model", "vit", "model_type", ``, snug.ErrConfig, "model_type"},
+		{"an image that is no square", "vit", "image_size", `[8, 12]`, snug.ErrConfig, "image_size"},
+		{"no image", "vit", "image_size", `null`, snug.ErrConfig, "Image"},
+		{"a patch that is no square", "vit", "patch_size", `[4, 2]`, snug.ErrConfig, "patch_size"},
+		{"an activation", "vit", "hidden_act", `"mish"`, snug.ErrConfig, "mish"},
+		{"a null", "vit", "qkv_bias", `null`, snug.ErrCorrupt, "qkv_bias"},
+		{"many layers", "vit", "num_hidden_layers", largest, snug.ErrConfig, "Layers"},
+		{"a wide model", "vit", "hidden_size", largest, snug.ErrConfig, "Width"},
+		{"large images", "clip", "vision_config.image_size", largest, snug.ErrConfig, "Image"},
+		{"channels", "vit", "num_channels", largest, snug.ErrConfig, "Channels"},
+		{"other shapes", "vit", "intermediate_size", `16`, snug.ErrShape, "intermediate.dense"},
+		{"other problems", "vit", "problem_type", `"multi_label_classification"`, snug.ErrConfig, "problem_type"},
+		{"classes without numbers", "vit", "id2label", `{"a": "b"}`, snug.ErrConfig, "id2label"},
+		{"classes without names", "vit", "id2label", `{"0": []}`, snug.ErrConfig, "id2label"},
+		{"one class", "vit", "id2label", `{"0": "a"}`, snug.ErrConfig, "id2label"},
+		{"two classes without names", "vit", "id2label", ``, snug.ErrShape, "classifier.weight"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := vision.OpenTower(edited(t, "towers/"+c.folder, map[string]string{c.field: c.value}), vision.TowerOptions{})
+			require.ErrorIs(t, err, c.is)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+}
+
+// TestTowerHeads: classes without names have those of transformers, names may be numbers, and a new head replaces one for another problem.
+func TestTowerHeads(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		fields map[string]string
+		fresh  []string
+		want   []string
+	}{
+		{"a number of classes", map[string]string{"id2label": "", "num_labels": "3"}, nil, []string{"LABEL_0", "LABEL_1", "LABEL_2"}},
+		{"numbers for names", map[string]string{"id2label": `{"0": 7, "1": "b", "2": 9}`}, nil, []string{"7", "b", "9"}},
+		{"two new classes", map[string]string{"num_labels": "3", "problem_type": `"regression"`}, []string{"LABEL_0", "LABEL_1"}, []string{"LABEL_0", "LABEL_1"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := vision.OpenTower(edited(t, "towers/vit", c.fields), vision.TowerOptions{Labels: c.fresh})
+			require.NoError(t, err)
+			require.Equal(t, c.want, m.Config().Labels)
+			dir := t.TempDir()
+			require.NoError(t, m.Save(dir))
+			text, err := os.ReadFile(filepath.Join(dir, "config.json"))
+			require.NoError(t, err)
+			require.NotContains(t, string(text), "num_labels")
+			require.NotContains(t, string(text), "problem_type")
+			if c.fresh != nil { // as transformers writes it
+				dir = t.TempDir()
+				require.NoError(t, m.Save(dir))
+				config := map[string]any{}
+				require.NoError(t, json.Unmarshal(text, &config))
+				delete(config, "id2label")
+				text, err = json.Marshal(config)
+				require.NoError(t, err)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "config.json"), text, 0o666))
+			}
+			again, err := vision.OpenTower(dir, vision.TowerOptions{})
+			require.NoError(t, err)
+			require.Equal(t, c.want, again.Config().Labels)
+		})
+	}
+}
+
+// TestTowerOlderFields: vision_config_dict of CLIP goes before vision_config, with the values of transformers for what it lacks.
+func TestTowerOlderFields(t *testing.T) {
+	m, err := vision.OpenTower("testdata/towers/clip-whole", vision.TowerOptions{})
+	require.NoError(t, err)
+	text, err := os.ReadFile("testdata/towers/clip-whole/config.json")
+	require.NoError(t, err)
+	var config struct {
+		Tower map[string]any `json:"vision_config"`
+	}
+	require.NoError(t, json.Unmarshal(text, &config))
+	delete(config.Tower, "hidden_act") // quick_gelu
+	older, err := json.Marshal(config.Tower)
+	require.NoError(t, err)
+	again, err := vision.OpenTower(edited(t, "towers/clip-whole", map[string]string{"vision_config.hidden_act": `"gelu"`, "vision_config_dict": string(older)}), vision.TowerOptions{})
+	require.NoError(t, err)
+	want := m.Config()
+	want.Activation = "quick_gelu"
+	require.Equal(t, want, again.Config())
+	dir := t.TempDir()
+	require.NoError(t, again.Save(dir))
+	again, err = vision.OpenTower(dir, vision.TowerOptions{})
+	require.NoError(t, err)
+	require.Equal(t, want, again.Config())
+}
+
+// TestTowerQuantized: elements of 8 bits, whose scales are elsewhere, are not taken for numbers.
+func TestTowerQuantized(t *testing.T) {
+	dir := edited(t, "towers/vit", nil)
+	w, err := amp.OpenWeights(dir)
+	require.NoError(t, err)
+	const name = "vit.encoder.layer.0.attention.output.dense.weight"
+	list := map[string][]float32{}
+	for _, info := range w.Tensors() {
+		list[info.Name] = make([]float32, info.Len())
+		require.NoError(t, w.Load(info.Name, snug.ViewOf(list[info.Name])))
+	}
+	tensors := w.Tensors()
+	require.NoError(t, w.Close())
+	require.NoError(t, amp.SaveShards(dir, 0, func(yield func(amp.Tensor, snug.View) bool) {
+		for _, info := range tensors {
+			if info.Name == name {
+				info.DType = "F8_E4M3"
+			}
+			if !yield(info, snug.ViewOf(list[info.Name])) {
+				return
+			}
+		}
+	}, nil))
+	_, err = vision.OpenTower(dir, vision.TowerOptions{})
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, name+" has elements of the type F8_E4M3")
+}
+
+// TestModelRefuses: what config.json says and a model does not do is an error with the field's name.
+func TestModelRefuses(t *testing.T) {
+	for _, c := range []struct {
+		name, folder, field, value, says string
+	}{
+		{"another model", "llava", "model_type", `"llava_next"`, "model_type"},
+		{"a model for a tower", "llava", "vision_config.model_type", `"clip"`, "model_type"},
+		{"several layers", "llava", "vision_feature_layer", `[-2, -1]`, "vision_feature_layer"},
+		{"a layer that is not there", "llava", "vision_feature_layer", `-9`, "vision_feature_layer"},
+		{"no layer", "llava", "vision_feature_layer", `null`, "vision_feature_layer"},
+		{"a strategy", "llava", "vision_feature_select_strategy", `"patch"`, "vision_feature_select_strategy"},
+		{"a token that is not there", "llava", "image_token_index", `20`, "token"},
+		{"a class token", "gemma3", "vision_config.model_type", `"clip_vision_model"`, "model_type"},
+		{"patches in no squares", "gemma3", "mm_tokens_per_image", `5`, "mm_tokens_per_image"},
+		{"many patches", "gemma3", "mm_tokens_per_image", `9223372036854775807`, "mm_tokens_per_image"},
+		{"no patches", "gemma3", "mm_tokens_per_image", `0`, "mm_tokens_per_image"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := vision.OpenModel(edited(t, "models/"+c.folder, map[string]string{c.field: c.value}), vision.ModelOptions{})
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, c.says)
+		})
+	}
+}
+
+// TestModelPlaceholders: image_token_id goes before image_token_index, and the squares of an image may be all of it.
+func TestModelPlaceholders(t *testing.T) {
+	for _, c := range []struct {
+		name, folder string
+		fields       map[string]string
+		token        int32
+		rows         int
+	}{
+		{"one", "llava", map[string]string{"image_token_index": "", "image_token_id": "7"}, 7, 9},
+		{"both", "llava", map[string]string{"image_token_id": "7"}, 7, 9},
+		{"null", "gemma3", map[string]string{"image_token_id": "null"}, 5, 4},
+		{"zero", "gemma3", map[string]string{"image_token_index": "0"}, 0, 4},
+		{"one row", "gemma3", map[string]string{"mm_tokens_per_image": "1"}, 5, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m, err := vision.OpenModel(edited(t, "models/"+c.folder, c.fields), vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+			require.NoError(t, err)
+			require.Equal(t, c.token, m.Token())
+			require.Equal(t, c.rows, m.Rows())
+		})
+	}
+}
