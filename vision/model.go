@@ -119,12 +119,15 @@ func (m *Model) SaveAdapter(dir string) (err error) {
 // openTower reads the tower, which does not train.
 func (w *modelFamily) openTower(file *amp.Weights, c *connection, o layers.Options) (*Tower, error) {
 	f, _ := byType(c.tower.Family)
-	in := f.place(file, w.places(f))
-	t, err := newTower(c.tower, TowerOptions{Options: o, Train: func(string) bool { return false }}, in.prefix, c.norms)
+	from := &origin{Weights: file, place: f.place(file, w.places(f))}
+	if err := from.deep(c.tower.Layers); err != nil {
+		return nil, err
+	}
+	t, err := newTower(c.tower, TowerOptions{Options: o, Train: func(string) bool { return false }}, from.prefix, c.norms, from)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.loadParams(file, in, false, map[string]bool{}); err != nil {
+	if err := t.loadParams(from, map[string]bool{}); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
@@ -139,15 +142,14 @@ func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Option
 			outer = "model."
 		}
 		p.Trains = trains == nil || trains(p.Name)
-		return true
+		err = checkTensor(file, outer+p.Name, p.Shape)
+		return err == nil
 	})
-	if m.projector, err = layers.NewModel(m.tower.Width, m.join, o, list...); err != nil {
+	if err != nil {
 		return err
 	}
-	for _, p := range m.projector.Params() {
-		if err := checkTensor(file, outer+p.Name, p.Shape); err != nil {
-			return err
-		}
+	if m.projector, err = layers.NewModel(m.tower.Width, m.join, o, list...); err != nil {
+		return err
 	}
 	return file.LoadAll(func(yield func(string, snug.View) bool) {
 		for _, p := range m.projector.Params() {

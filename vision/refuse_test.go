@@ -63,6 +63,9 @@ func TestTowerRefuses(t *testing.T) {
 		{"a wide model", "vit", "hidden_size", largest, snug.ErrConfig, "Width"},
 		{"large images", "clip", "vision_config.image_size", largest, snug.ErrConfig, "Image"},
 		{"channels", "vit", "num_channels", largest, snug.ErrConfig, "Channels"},
+		{"more layers than there are", "vit", "num_hidden_layers", `16777216`, snug.ErrConfig, "num_hidden_layers"},
+		{"more than memory has", "vit", "intermediate_size", `16777216`, snug.ErrShape, "intermediate.dense"},
+		{"wider than there is", "clip", "vision_config.hidden_size", `100000`, snug.ErrShape, "class_embedding"},
 		{"other shapes", "vit", "intermediate_size", `16`, snug.ErrShape, "intermediate.dense"},
 		{"other problems", "vit", "problem_type", `"multi_label_classification"`, snug.ErrConfig, "problem_type"},
 		{"classes without numbers", "vit", "id2label", `{"a": "b"}`, snug.ErrConfig, "id2label"},
@@ -74,6 +77,7 @@ func TestTowerRefuses(t *testing.T) {
 			_, err := vision.OpenTower(edited(t, "towers/"+c.folder, map[string]string{c.field: c.value}), vision.TowerOptions{})
 			require.ErrorIs(t, err, c.is)
 			require.ErrorContains(t, err, c.says)
+			require.Less(t, len(err.Error()), 400)
 		})
 	}
 }
@@ -181,6 +185,7 @@ func TestModelRefuses(t *testing.T) {
 		{"a layer that is not there", "llava", "vision_feature_layer", `-9`, "vision_feature_layer"},
 		{"no layer", "llava", "vision_feature_layer", `null`, "vision_feature_layer"},
 		{"a strategy", "llava", "vision_feature_select_strategy", `"patch"`, "vision_feature_select_strategy"},
+		{"more layers than there are", "llava", "vision_config.num_hidden_layers", `16777216`, "layers"},
 		{"a token that is not there", "llava", "image_token_index", `20`, "token"},
 		{"a class token", "gemma3", "vision_config.model_type", `"clip_vision_model"`, "model_type"},
 		{"patches in no squares", "gemma3", "mm_tokens_per_image", `5`, "mm_tokens_per_image"},
@@ -193,6 +198,9 @@ func TestModelRefuses(t *testing.T) {
 			require.ErrorContains(t, err, c.says)
 		})
 	}
+	_, err := vision.OpenModel(edited(t, "models/llava", map[string]string{"text_config.hidden_size": "100000"}), vision.ModelOptions{})
+	require.ErrorIs(t, err, snug.ErrShape)
+	require.ErrorContains(t, err, "multi_modal_projector.linear_1.weight has the shape [16 16]")
 }
 
 // TestModelPlaceholders: image_token_id goes before image_token_index, and the squares of an image may be all of it.

@@ -49,7 +49,7 @@ func NewTower(c TowerConfig, o TowerOptions) (t *Tower, err error) {
 	if o.Labels != nil {
 		c.Labels = o.Labels
 	}
-	if t, err = newTower(c, o, "", true); err != nil {
+	if t, err = newTower(c, o, "", true, nil); err != nil {
 		return nil, err
 	}
 	if n := t.family.spellings[0].norm; !t.family.norms {
@@ -61,8 +61,9 @@ func NewTower(c TowerConfig, o TowerOptions) (t *Tower, err error) {
 	return t, nil
 }
 
-// newTower makes a tower whose tensors have a prefix. norms says that its outputs are normalized, if those of the family are.
-func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool) (*Tower, error) {
+// newTower makes a tower whose tensors have a prefix. norms says that its outputs are normalized, if those of the family are. Unless nil,
+// from has the tensors, whose shapes are compared before the tower takes memory.
+func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *origin) (*Tower, error) {
 	f, err := c.check()
 	if err != nil {
 		return nil, err
@@ -85,6 +86,18 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool) (*Tower,
 		}
 		layers.Sequential(list).Params(freeze)
 		loss.Params(freeze)
+	}
+	if from != nil {
+		check := func(p *layers.Param) bool {
+			err = from.check(t, p)
+			return err == nil
+		}
+		if layers.Sequential(list).Params(check); err == nil {
+			loss.Params(check)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	t.Model, err = layers.NewModel(c.Channels*c.Patch*c.Patch, loss, o.Options, list...)
 	return t, err

@@ -1,7 +1,6 @@
 package vision
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +12,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/layers"
 )
 
 const (
@@ -58,11 +58,15 @@ func OpenTower(dir string, o TowerOptions) (t *Tower, err error) {
 	if len(c.Labels) > 0 {
 		prefix = f.prefix
 	}
-	if t, err = newTower(c, o, prefix, true); err != nil {
+	from := &origin{w, in, fresh}
+	if err := from.deep(c.Layers); err != nil {
+		return nil, err
+	}
+	if t, err = newTower(c, o, prefix, true, from); err != nil {
 		return nil, err
 	}
 	t.text, t.alone = text, alone
-	if err = t.load(w, in, fresh); err == nil {
+	if err = t.load(from); err == nil {
 		t.pixels, err = files.ReadInput(filepath.Join(dir, pixelsName), files.Description)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
@@ -124,59 +128,87 @@ func (t *Tower) written(name string, in place) string {
 	return name
 }
 
-// load reads the weights of a folder. fresh says that the head is new.
-func (t *Tower) load(w *amp.Weights, in place, fresh bool) error {
+// origin is where the parameters of a tower come from.
+type origin struct {
+	*amp.Weights
+	place
+	fresh bool // the head is new
+}
+
+// deep returns an error unless the tensors have the last of so many blocks, before these are made.
+func (f *origin) deep(blocks int) error {
+	name := f.prefix + f.spelling.of(blocks-1) + f.spelling.q + ".weight"
+	if _, has := f.Tensor(name); !has {
+		return fmt.Errorf("the file lacks %s, of the last of %d blocks by num_hidden_layers in %s: %w", name, blocks, configName, snug.ErrConfig)
+	}
+	return nil
+}
+
+// name returns what a parameter of a tower is called there, and nothing for one of a new head.
+func (f *origin) name(t *Tower, p *layers.Param) string {
+	if t.loss == nil || p != t.loss.Head && p != t.loss.Bias {
+		return f.prefix + t.written(strings.TrimPrefix(p.Name, t.own), f.place)
+	}
+	if f.fresh {
+		return ""
+	}
+	return p.Name
+}
+
+// check returns an error if a parameter has another shape there.
+func (f *origin) check(t *Tower, p *layers.Param) error {
+	name := f.name(t, p)
+	if name == "" {
+		return nil
+	}
+	return checkTensor(f.Weights, name, p.Shape)
+}
+
+// load reads the weights of a folder.
+func (t *Tower) load(from *origin) error {
 	used := map[string]bool{}
-	if err := t.loadParams(w, in, fresh, used); err != nil {
+	if err := t.loadParams(from, used); err != nil {
 		return err
 	}
-	for _, info := range w.Tensors() {
-		if used[info.Name] || !strings.HasPrefix(info.Name, in.prefix) || info.ElementType() == 0 || in.prefix == "" && !t.alone {
+	for _, info := range from.Tensors() {
+		if used[info.Name] || !strings.HasPrefix(info.Name, from.prefix) || info.ElementType() == 0 || from.prefix == "" && !t.alone {
 			continue
 		}
-		if only := t.family.towerOnly; only != "" && t.loss != nil && strings.HasPrefix(info.Name, in.prefix+only) {
+		if only := t.family.towerOnly; only != "" && t.loss != nil && strings.HasPrefix(info.Name, from.prefix+only) {
 			continue
 		}
 		v, _, err := snug.MakeView(snug.CPU(), info.ElementType(), info.Len())
 		if err == nil {
-			err = w.Load(info.Name, v)
+			err = from.Load(info.Name, v)
 		}
 		if err != nil {
 			return err
 		}
-		info.Name = t.own + strings.TrimPrefix(info.Name, in.prefix)
+		info.Name = t.own + strings.TrimPrefix(info.Name, from.prefix)
 		t.kept = append(t.kept, kept{info, v})
 	}
 	return nil
 }
 
 // loadParams reads the parameters, and sets used for the names that they have in the folder.
-func (t *Tower) loadParams(w *amp.Weights, in place, fresh bool, used map[string]bool) (err error) {
-	params := func(yield func(string, snug.View) bool) {
+func (t *Tower) loadParams(from *origin, used map[string]bool) error {
+	return from.LoadAll(func(yield func(string, snug.View) bool) {
 		for _, p := range t.Model.Params() {
-			isHead := t.loss != nil && (p == t.loss.Head || p == t.loss.Bias)
-			if isHead && fresh {
-				continue
-			}
-			name := p.Name
-			if !isHead {
-				name = in.prefix + t.written(strings.TrimPrefix(name, t.own), in)
-			}
-			used[name] = true
-			if err = checkTensor(w, name, p.Shape); err != nil || !yield(name, p.Value) {
-				return
+			if name := from.name(t, p); name != "" {
+				if used[name] = true; !yield(name, p.Value) {
+					return
+				}
 			}
 		}
-	}
-	e := w.LoadAll(params)
-	return cmp.Or(err, e)
+	})
 }
 
-// checkTensor returns an error if a tensor that is there is quantized or has another shape.
+// checkTensor returns an error if a tensor is missing, is quantized, or has another shape.
 func checkTensor(w *amp.Weights, name string, shape []int) error {
 	info, has := w.Tensor(name)
 	switch dt := info.ElementType(); {
 	case !has:
+		return fmt.Errorf("the file lacks %s: %w", name, snug.ErrConfig)
 	case dt != snug.F32 && dt != snug.F16 && dt != snug.BF16:
 		return fmt.Errorf("%s has elements of the type %s, want F32, F16 or BF16: a tower or a projector is not read in quantized form: %w", name, info.DType, snug.ErrConfig)
 	case !slices.Equal(info.Shape, shape):
