@@ -261,15 +261,22 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 	if m.spans && len(b.Text.Spans) > 0 {
 		return s, fmt.Errorf("the batch has Spans of its own, want those of its images: %w", snug.ErrConfig)
 	}
+	if m.spans {
+		b.Text.Spans = nil // whose memory is not ours
+	}
 	rows := m.join.rows[:0]
 	for i, token := range b.Text.Tokens {
+		begins := beginsAt(&b.Text, i)
+		if begins && len(rows)%m.each != 0 {
+			return s, fmt.Errorf("a sequence begins with token %d, after %d of the %d placeholders of image %d: %w", i, len(rows)%m.each, m.each, len(rows)/m.each, snug.ErrShape)
+		}
 		if token != m.token {
 			continue
 		}
 		if rows = append(rows, int32(i)); !m.spans {
 			continue
 		}
-		if n := len(b.Text.Spans) - 1; n >= 0 && b.Text.Spans[n][1] == i && !slices.Contains(b.Text.Starts, i) {
+		if n := len(b.Text.Spans) - 1; n >= 0 && b.Text.Spans[n][1] == i && !begins {
 			b.Text.Spans[n][1]++
 		} else {
 			b.Text.Spans = append(b.Text.Spans, [2]int{i, i + 1})
@@ -295,6 +302,15 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 		m.gather(m.x[i*m.each*m.tower.Width:], m.rows[i*each:][:each])
 	}
 	return layers.Sample{X: m.x, Draw: b.Text.Draw}, nil
+}
+
+// beginsAt says whether a sequence of a batch begins with a token. The text refuses what is wrong with Sequences and Starts.
+func beginsAt(b *transformer.Batch, token int) bool {
+	if b.Starts == nil {
+		return b.Sequences > 1 && token%max(1, len(b.Tokens)/b.Sequences) == 0
+	}
+	_, begins := slices.BinarySearch(b.Starts, token)
+	return begins
 }
 
 // grown returns a slice of n elements, in the memory of another one if it has so many.

@@ -1,9 +1,11 @@
 package vision_test
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -224,4 +226,51 @@ func TestModelPlaceholders(t *testing.T) {
 			require.Equal(t, c.rows, m.Rows())
 		})
 	}
+}
+
+// TestModelSequences: sequences of one length are those with Starts, also where one ends with an image and the next begins with one, and an
+// image is in one sequence.
+func TestModelSequences(t *testing.T) {
+	for _, name := range []string{"llava", "gemma3"} {
+		t.Run(name, func(t *testing.T) {
+			m, _, golden := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+			ctx := context.Background()
+			var b vision.Batch
+			image := slices.Repeat([]int32{m.Token()}, m.Rows())
+			for range 2 {
+				b.Text.Tokens = slices.Concat(b.Text.Tokens, image, []int32{8}, image)
+			}
+			half := len(b.Text.Tokens) / 2
+			b.Text.Labels = slices.Repeat([]int32{3}, 2*half)
+			b.Images = [][]float32{golden.Images[0], golden.Images[1], golden.Images[2], golden.Images[0]}
+			b.Text.Sequences = 2
+			equal, err := m.Evaluate(ctx, b)
+			require.NoError(t, err)
+			b.Text.Sequences, b.Text.Starts = 0, []int{0, half, 2 * half}
+			packed, err := m.Evaluate(ctx, b)
+			require.NoError(t, err)
+			require.Equal(t, packed, equal)
+			b.Text.Starts = []int{0, half + 1, 2 * half}
+			_, err = m.Evaluate(ctx, b)
+			require.ErrorIs(t, err, snug.ErrShape)
+			require.ErrorContains(t, err, "after 1 of the")
+		})
+	}
+}
+
+// TestTowerSaveRefused: what would not open again is not made, and a folder has a name.
+func TestTowerSaveRefused(t *testing.T) {
+	c := vision.TowerConfig{Family: "vit", Image: 8, Patch: 4, Channels: 1, Width: 8, Hidden: 8, Layers: 1, Heads: 1, Activation: "gelu", Eps: 1e-6}
+	m, err := vision.NewTower(c, vision.TowerOptions{})
+	require.NoError(t, err)
+	require.ErrorContains(t, m.Save(""), "the folder has no name")
+	_, err = vision.NewTower(c, vision.TowerOptions{Labels: []string{"a"}})
+	require.ErrorContains(t, err, "one class in Labels")
+	for _, c.Family = range []string{"clip", "siglip_vision_model"} {
+		_, err = vision.NewTower(c, vision.TowerOptions{})
+		require.ErrorContains(t, err, "QKVBias")
+	}
+	other, err := vision.OpenTower(edited(t, "towers/clip", map[string]string{"vision_config.qkv_bias": "false"}), vision.TowerOptions{})
+	require.NoError(t, err) // transformers passes it over
+	require.True(t, other.Config().QKVBias)
 }

@@ -68,6 +68,9 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *or
 	if err != nil {
 		return nil, err
 	}
+	if len(c.Labels) == 1 {
+		return nil, fmt.Errorf("one class in Labels leaves nothing to tell apart, want none, or 2 or more: %w", snug.ErrConfig)
+	}
 	if prefix == "" && len(c.Labels) > 0 {
 		prefix = f.prefix
 	}

@@ -24,7 +24,7 @@ type TowerConfig struct {
 	Heads      int     // of attention, which divide Width
 	Activation string  // of MLPs, as hidden_act calls it: gelu, gelu_pytorch_tanh, quick_gelu, relu or silu
 	Eps        float64 // of norms
-	QKVBias    bool    // the matrices of queries, keys and values have biases
+	QKVBias    bool    // the matrices of queries, keys and values have biases; clip and siglip want true
 	Labels     []string
 	// Labels are the classes that the head tells apart; without them the model is a tower, whose output are its rows.
 }
@@ -65,6 +65,8 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 		return nil, fmt.Errorf("a Width of %d and %d Heads, want heads that divide it: %w", c.Width, c.Heads, snug.ErrConfig)
 	case !known:
 		return nil, fmt.Errorf("the Activation is %.40q, want one of %q: %w", c.Activation, slices.Sorted(maps.Keys(activations)), snug.ErrConfig)
+	case !c.QKVBias && f.nested != "":
+		return nil, fmt.Errorf("no QKVBias, which models of the Family %q have: %w", c.Family, snug.ErrConfig)
 	case !(c.Eps > 0) || c.Eps > 1:
 		return nil, fmt.Errorf("the Eps is %v, want above 0, and 1 at most: %w", c.Eps, snug.ErrConfig)
 	case float64(c.Rows())*float64(c.Width) > math.MaxInt32 || float64(c.Patch)*float64(c.Patch)*float64(c.Channels) > most:
@@ -124,7 +126,7 @@ func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 	if err = lenientJSON.Unmarshal(text, &in); err != nil {
 		return c, false, fmt.Errorf("%s%w: %w", path, err, snug.ErrCorrupt)
 	}
-	c = TowerConfig{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias}
+	c = TowerConfig{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias || f.nested != ""}
 	if c.Image, err = side(in.Image); err != nil {
 		return c, false, fmt.Errorf("%simage_size: %w", path, err)
 	}

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"fmt"
 	"iter"
 
 	"github.com/snug-ml/snug"
@@ -14,6 +15,9 @@ func (t *Tower) Save(dir string) (err error) {
 	defer fault.Named(&err, "vision: Save")
 	if err := t.usable(); err != nil {
 		return err
+	}
+	if dir == "" {
+		return fmt.Errorf("the folder has no name: %w", snug.ErrConfig)
 	}
 	text, err := t.config.text(t.text, t.dtype)
 	if err != nil {
