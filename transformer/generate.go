@@ -128,22 +128,40 @@ func (g *Generator) vector(dt snug.DType, rows, width int) (snug.View, error) {
 }
 
 // Bytes returns the bytes of the cache on the model's device.
-func (g *Generator) Bytes() int64 { return g.bytes }
+func (g *Generator) Bytes() int64 {
+	if g == nil {
+		return 0
+	}
+	return g.bytes
+}
 
 // Tokens returns the tokens so far: prompts and what Next returned. The list is the Generator's own.
-func (g *Generator) Tokens() []int32 { return g.tokens }
+func (g *Generator) Tokens() []int32 {
+	if g == nil {
+		return nil
+	}
+	return g.tokens
+}
 
 // Logits returns the Config.Vocab logits from which the last call of Next chose its token, capped by Config.LogitCap.
 // The next call of Next overwrites them.
-func (g *Generator) Logits() []float32 { return g.logits }
+func (g *Generator) Logits() []float32 {
+	if g == nil {
+		return nil
+	}
+	return g.logits
+}
 
 // Ends reports whether a token is one of Config.EOS.
 func (g *Generator) Ends(token int32) bool {
-	return g.m != nil && slices.Contains(g.m.config.EOS, int(token))
+	return g != nil && g.m != nil && slices.Contains(g.m.config.EOS, int(token))
 }
 
 // Reset forgets all tokens.
 func (g *Generator) Reset() {
+	if g == nil {
+		return
+	}
 	g.tokens, g.done, g.next = g.tokens[:0], 0, 0
 	for i := range g.layers {
 		g.layers[i].used = 0
@@ -152,6 +170,9 @@ func (g *Generator) Reset() {
 
 // Close frees the cache. On the CPU the garbage collector does.
 func (g *Generator) Close() (err error) {
+	if g == nil {
+		return nil
+	}
 	for _, free := range g.free {
 		err = errors.Join(err, free())
 	}
@@ -256,7 +277,7 @@ func (g *Generator) Next(ctx context.Context) (token int32, err error) {
 }
 
 func (g *Generator) usable(ctx context.Context) error {
-	if g.m == nil || g.layers == nil {
+	if g == nil || g.m == nil || g.layers == nil {
 		return fmt.Errorf("the Generator is closed, or Generate did not make it: %w", snug.ErrConfig)
 	}
 	if ctx == nil {

@@ -143,6 +143,10 @@ func TestTowerOlderFields(t *testing.T) {
 	require.Equal(t, want, again.Config())
 	dir := t.TempDir()
 	require.NoError(t, again.Save(dir))
+	text, err = os.ReadFile(filepath.Join(dir, "config.json"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"model_type": "clip_vision_model"`) // without the text
+	require.NotContains(t, string(text), "vision_config")
 	again, err = vision.OpenTower(dir, vision.TowerOptions{})
 	require.NoError(t, err)
 	require.Equal(t, want, again.Config())

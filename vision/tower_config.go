@@ -247,7 +247,15 @@ func (c *TowerConfig) text(old []byte, dt snug.DType) ([]byte, error) {
 	switch {
 	case f.nested == "":
 		set(m, "model_type", f.modelType)
-	case len(c.Labels) == 0 && (old == nil || was == f.tower):
+	case len(c.Labels) == 0:
+		if was == f.modelType { // the rest of a model of images and text is not written
+			if m = map[string]json.RawMessage{}; tower[f.nested] != nil {
+				if err := lenientJSON.Unmarshal(tower[f.nested], &m); err != nil {
+					return nil, err
+				}
+			}
+			tower = m
+		}
 		set(m, "model_type", f.tower)
 	case was == f.modelType:
 		if tower = map[string]json.RawMessage{}; m[f.nested] != nil {

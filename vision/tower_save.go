@@ -10,7 +10,8 @@ import (
 )
 
 // Save writes a folder that transformers loads: config.json and model.safetensors in the type of the tower, and the
-// preprocessor_config.json that the tower's folder had. The folder's weights are replaced as by [amp.SaveShards].
+// preprocessor_config.json that the tower's folder had. Of a model of images and text it writes the tower alone. The folder's weights are
+// replaced as by [amp.SaveShards].
 func (t *Tower) Save(dir string) (err error) {
 	defer fault.Named(&err, "vision: Save")
 	if err := t.usable(); err != nil {
