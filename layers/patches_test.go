@@ -104,6 +104,8 @@ func TestPooledErrors(t *testing.T) {
 	for name, c := range map[string]layers.Pooled{
 		"no loss": {Means: []layers.Mean{{}}}, "no mean": {Loss: layers.MSE{}}, "no row": {Loss: layers.MSE{}, Means: []layers.Mean{{From: 2, To: 2}}},
 		"negative": {Loss: layers.MSE{}, Means: []layers.Mean{{From: -1}}},
+		"pooled":   {Loss: layers.Pooled{Loss: layers.MSE{}, Means: []layers.Mean{{}}}, Means: []layers.Mean{{}}},
+		"pointer":  {Loss: &layers.Pooled{Loss: layers.MSE{}, Means: []layers.Mean{{}}}, Means: []layers.Mean{{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := layers.NewModel(4, c, layers.Options{}, head)

@@ -36,6 +36,10 @@ func (l Pooled) Check(width int) error {
 	if l.Loss == nil || len(l.Means) == 0 {
 		return fmt.Errorf("layers: a Pooled without Loss or Means: %w", snug.ErrConfig)
 	}
+	switch l.Loss.(type) {
+	case Pooled, *Pooled:
+		return fmt.Errorf("layers: a Pooled of a Pooled, whose rows are means already: %w", snug.ErrConfig)
+	}
 	for _, m := range l.Means {
 		if m.From < 0 || m.To != 0 && m.To <= m.From {
 			return fmt.Errorf("layers: a Mean of the rows from %d to %d: %w", m.From, m.To, snug.ErrConfig)
