@@ -104,6 +104,9 @@ func NewModel(width int, loss Loss, o Options, list ...Layer) (*Model, error) {
 // dropouts.
 func (m *Model) collect(list []Layer, dropouts map[uint64]bool) (err error) {
 	for _, l := range list {
+		if n, is := l.(NoGrad); is {
+			err = cmp.Or(err, n.check())
+		}
 		switch l := l.(type) {
 		case interface{ inside() []Layer }:
 			err = cmp.Or(err, m.collect(l.inside(), dropouts))

@@ -16,7 +16,8 @@ type TowerOptions struct {
 	layers.Options
 	// Labels, unless nil, are the classes of a new head, which replaces that of the folder. Its first values depend on Seed.
 	Labels []string
-	// Train says of a parameter by its name whether it trains; nil: all do.
+	// Train says of a parameter by its name whether it trains; nil: all do. The layers before the first that trains keep their output
+	// alone, and have no backward step.
 	Train func(name string) bool
 }
 
@@ -83,12 +84,7 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *or
 	}
 	list := f.layers(&c, prefix, norms && f.norms)
 	if o.Train != nil {
-		freeze := func(w *layers.Param) bool {
-			w.Trains = o.Train(w.Name)
-			return true
-		}
-		layers.Sequential(list).Params(freeze)
-		loss.Params(freeze)
+		list = freeze(list, loss, o.Train)
 	}
 	if from != nil {
 		check := func(p *layers.Param) bool {
@@ -104,6 +100,23 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *or
 	}
 	t.Model, err = layers.NewModel(c.Channels*c.Patch*c.Patch, loss, o.Options, list...)
 	return t, err
+}
+
+// freeze says which parameters train. Layers before the first that trains have no backward step.
+func freeze(list []layers.Layer, loss layers.Loss, trains func(name string) bool) []layers.Layer {
+	any := false
+	choose := func(w *layers.Param) bool {
+		w.Trains = trains(w.Name)
+		any = any || w.Trains
+		return true
+	}
+	for i, l := range list {
+		if l.Params(choose); !any {
+			list[i] = layers.NoGrad{Layer: l}
+		}
+	}
+	loss.Params(choose)
+	return list
 }
 
 // layers returns the layers of a tower, whose parameters have the names of the first spelling behind a prefix.
