@@ -180,6 +180,14 @@ func (g *Generator) Close() (err error) {
 	return err
 }
 
+// Model returns the model that generates.
+func (g *Generator) Model() *Model {
+	if g == nil {
+		return nil
+	}
+	return g.m
+}
+
 // Prompt appends tokens, and computes the keys and values of all except the last. It computes Chunk tokens at a time,
 // so that its memory, apart from the cache, does not grow with the prompt.
 //

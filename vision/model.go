@@ -385,6 +385,9 @@ func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32
 // Prompt begins a text with images: see [transformer.Generator.PromptBatch]. The batch has one sequence, and the Generator is one of Text.
 func (m *Model) Prompt(ctx context.Context, g *transformer.Generator, b Batch) (err error) {
 	defer fault.Named(&err, "vision: Prompt")
+	if m != nil && g.Model() != m.Text {
+		return fmt.Errorf("the Generator is nil, or of another model: %w", snug.ErrConfig)
+	}
 	return m.embedded(ctx, b, func(b transformer.Batch) error { return g.PromptBatch(ctx, b) })
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/strictjson"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -23,8 +24,13 @@ var llavaModel = &modelFamily{
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
 		act, known := activations[f.Activation]
-		at := 0
-		switch err := json.Unmarshal(f.Layer, &at); {
+		at, list := 0, [1]int{}
+		err := json.Unmarshal(f.Layer, &at)
+		if err != nil {
+			err = strictjson.Unmarshal(f.Layer, &list) // a list of one layer
+			at = list[0]
+		}
+		switch {
 		case err != nil:
 			return fmt.Errorf("vision_feature_layer is %.40s, want the number of one layer: %w", f.Layer, snug.ErrConfig)
 		case !known:

@@ -224,6 +224,22 @@ func TestModelWithoutImages(t *testing.T) {
 	}
 }
 
+// TestModelListOfOneLayer: a list of one layer is that layer.
+func TestModelListOfOneLayer(t *testing.T) {
+	m, err := vision.OpenModel(edited(t, "models/llava", map[string]string{"vision_feature_layer": "[-2]"}), vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	require.NoError(t, err)
+	want, _, b := openGoldenModel(t, "llava", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	ctx, vocab := context.Background(), m.Text.Config().Vocab
+	got, same := make([]float32, 2*vocab), make([]float32, 2*vocab)
+	require.NoError(t, m.Logits(ctx, got, b, nil))
+	require.NoError(t, want.Logits(ctx, same, b, nil))
+	require.Equal(t, same, got)
+	g, err := want.Text.Generate(transformer.GenerateOptions{Context: 64})
+	require.NoError(t, err)
+	require.ErrorIs(t, m.Prompt(ctx, g, b), snug.ErrConfig) // of another model
+	require.Equal(t, want.Text, g.Model())
+}
+
 // TestModelBadBatches: what does not fit is refused before anything is computed.
 func TestModelBadBatches(t *testing.T) {
 	m, _, b := openGoldenModel(t, "gemma3", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
