@@ -114,17 +114,17 @@ func TestLimits(t *testing.T) {
 func TestTruncated(t *testing.T) {
 	for _, c := range readGolden(t).Files {
 		t.Run(c.Name, func(t *testing.T) {
-			for n := range c.File {
+			step := 1
+			if !kerneltest.Full() {
+				step = 7
+			}
+			for n := 0; n < len(c.File); n += step {
 				m, err := vision.Decode(bytes.NewReader(c.File[:n]), vision.DecodeOptions{})
 				if err != nil {
 					kerneltest.Error(t, "vision.Decode", err)
 					continue
 				}
 				require.Len(t, m.Pix, 3*m.Width*m.Height)
-			}
-			step := 1
-			if !kerneltest.Full() {
-				step = 7
 			}
 			for n := 0; n < len(c.File); n += step {
 				file := bytes.Clone(c.File)
