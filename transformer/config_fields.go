@@ -112,7 +112,7 @@ func nullable[T comparable](f *fields, name string, value *T, standard T) {
 // put writes a member.
 func (f *fields) put(name string, value any) {
 	if x, is := value.(float64); is {
-		value = number(x)
+		value = strictjson.Float(x)
 	}
 	if f.out != nil {
 		f.out[name] = value

@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 // Write writes config.json into a folder. It makes a missing folder, and replaces an old file as a whole. transformers
@@ -112,7 +113,7 @@ func (c *Config) members() map[string]any {
 	fam, own := c.family(), *c
 	m := map[string]any{
 		"model_type": fam.name, "architectures": []string{fam.architecture()},
-		"initializer_range": number(c.InitStd), "tie_word_embeddings": c.Tied,
+		"initializer_range": strictjson.Float(c.InitStd), "tie_word_embeddings": c.Tied,
 		"bos_token_id": token(c.BOS), "eos_token_id": ends(c.EOS), "pad_token_id": token(c.Pad),
 	}
 	if name := map[snug.DType]string{snug.F32: "float32", snug.F16: "float16", snug.BF16: "bfloat16"}[c.DType]; name != "" {
@@ -120,17 +121,6 @@ func (c *Config) members() map[string]any {
 	}
 	fam.fields(&fields{out: m, std: fam.std, raw: map[string]json.RawMessage{}, taken: map[string]bool{}}, &own)
 	return m
-}
-
-// number is a float that is written with a decimal point, because transformers 5 distinguishes floats from integers.
-type number float64
-
-func (x number) MarshalJSON() ([]byte, error) {
-	text, err := json.Marshal(float64(x))
-	if err == nil && !bytes.ContainsAny(text, ".eE") {
-		text = append(text, ".0"...)
-	}
-	return text, err
 }
 
 func token(id int) any {
@@ -159,7 +149,7 @@ func ropeMembers(r Rope) map[string]any {
 		"attention_factor": r.AttentionFactor, "mscale": r.MScale, "mscale_all_dim": r.MScaleAllDim,
 	} {
 		if value != 0 {
-			m[name] = number(value)
+			m[name] = strictjson.Float(value)
 		}
 	}
 	if r.OriginalPositions != 0 {

@@ -3,6 +3,8 @@ package transformer
 import (
 	"cmp"
 	"math"
+
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 func init() {
@@ -67,5 +69,5 @@ func scalar(s float64) any {
 	if whole := math.Round(x); math.Abs(x-whole) < 1e-9*x && whole < maxCount {
 		return int(whole)
 	}
-	return number(x)
+	return strictjson.Float(x)
 }

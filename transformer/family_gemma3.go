@@ -1,5 +1,7 @@
 package transformer
 
+import "github.com/snug-ml/snug/internal/strictjson"
+
 func init() {
 	registerWhole(whole{
 		name: "gemma3", class: "Gemma3", texts: []string{"gemma3_text"}, layouts: wholeLayouts,
@@ -40,7 +42,7 @@ func (c *Config) ropes(f *fields) {
 		f.put("rope_local_base_freq", c.LocalRope.Theta)
 	} else {
 		local, full := ropeMembers(c.LocalRope), ropeMembers(c.Rope)
-		local["rope_theta"], full["rope_theta"] = number(c.LocalRope.Theta), number(c.Rope.Theta)
+		local["rope_theta"], full["rope_theta"] = strictjson.Float(c.LocalRope.Theta), strictjson.Float(c.Rope.Theta)
 		f.put("rope_parameters", map[string]any{"sliding_attention": local, "full_attention": full})
 	}
 	global, local := f.object("rope_scaling"), (*fields)(nil)

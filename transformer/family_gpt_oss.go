@@ -1,6 +1,10 @@
 package transformer
 
-import "cmp"
+import (
+	"cmp"
+
+	"github.com/snug-ml/snug/internal/strictjson"
+)
 
 func init() {
 	register(family{
@@ -42,7 +46,7 @@ func init() {
 func (c *Config) yarn(f *fields) {
 	if c.writeRope(f); f.out != nil && c.Rope.Kind == RopeDefault {
 		delete(f.out, "rope_theta")
-		f.put("rope_parameters", map[string]any{"rope_type": "default", "rope_theta": number(c.Rope.Theta)})
+		f.put("rope_parameters", map[string]any{"rope_type": "default", "rope_theta": strictjson.Float(c.Rope.Theta)})
 	}
 	p := f.ropeObject("rope_parameters", "rope_scaling")
 	c.Rope = c.ropeOf(f, p, "rope_theta", f.std.theta)

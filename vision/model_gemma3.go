@@ -19,7 +19,7 @@ var gemma3Model = &modelFamily{
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
-		if towerFamily, _ := byType(c.tower.Family); towerFamily.class {
+		if family, _ := byType(c.tower.Family); family.class {
 			return fmt.Errorf("vision_config: model_type is of a tower with a class token, want %s: %w", siglipTower.tower, snug.ErrConfig)
 		}
 		c.token = f.or(262144)

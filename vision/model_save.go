@@ -17,9 +17,9 @@ import (
 )
 
 // Save writes a folder that transformers loads as the whole model, in the type of the text: adapters are merged and matrices in few bits
-// decoded, as by [transformer.Model.Save]. The tensors of the tower, and what else is not of the text or of the projector, are copied from
-// the folder that the model was opened from, which must still be there; so are the files of its processor. A file of weights has at most
-// maxShardBytes bytes of tensors; 0 is 5 GB.
+// decoded, as by [transformer.Model.Save]. The tower's tensors of floats, in the types that they have, and the files of the processor are copied
+// from the folder that the model was opened from, which must still be there. A file of weights has at most maxShardBytes bytes of tensors;
+// 0 is 5 GB. It holds one tensor at a time. Errors are those of [transformer.Model.Save], and of the folder.
 func (m *Model) Save(dir string, maxShardBytes int64) (err error) {
 	defer fault.Named(&err, "vision: Save")
 	if m == nil || m.Text == nil {
@@ -92,7 +92,7 @@ func (m *Model) config(text []byte) ([]byte, error) {
 	return json.MarshalIndent(whole, "", "  ")
 }
 
-// all yields the tensors of the text, of the projector, and those of the folder that are not of these.
+// all yields the tensors of the text, of the projector, and of the tower in the folder.
 func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.Seq2[amp.Tensor, snug.View] {
 	return func(yield func(amp.Tensor, snug.View) bool) {
 		for t, v := range text {
@@ -108,7 +108,7 @@ func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.
 		}
 		for _, t := range w.Tensors() {
 			from, to := t.Name, strings.TrimPrefix(t.Name, "model.")
-			if !strings.HasPrefix(to, m.family.towers[0]) {
+			if !strings.HasPrefix(to, m.family.towers[0]) || t.ElementType() == 0 { // such as position_ids, which old versions wrote
 				continue
 			}
 			t.Name = to

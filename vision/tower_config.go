@@ -107,14 +107,14 @@ func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 	}
 	path := ""
 	if !alone {
-		var modelFamily map[string]json.RawMessage
-		if err = lenientJSON.Unmarshal(text, &modelFamily); err != nil {
+		var whole map[string]json.RawMessage
+		if err = lenientJSON.Unmarshal(text, &whole); err != nil {
 			return c, false, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
-		if text, path = modelFamily[f.nested], f.nested+"."; text == nil {
+		if text, path = whole[f.nested], f.nested+"."; text == nil {
 			text = []byte("{}")
 		}
-		if older := modelFamily[f.older]; f.older != "" && older != nil && string(older) != "null" {
+		if older := whole[f.older]; f.older != "" && older != nil && string(older) != "null" {
 			text, path = older, f.older+"."
 		}
 	}
@@ -211,17 +211,6 @@ func headLabels(text []byte, named []string, head []int) ([]string, error) {
 	return named, nil
 }
 
-// number is a float that is written with a decimal point, because transformers 5 tells floats and integers apart.
-type number float64
-
-func (x number) MarshalJSON() ([]byte, error) {
-	text, err := json.Marshal(float64(x))
-	if err == nil && !slices.ContainsFunc(text, func(b byte) bool { return b == '.' || b == 'e' }) {
-		text = append(text, ".0"...)
-	}
-	return text, err
-}
-
 // text returns the config.json of a model whose weights have a type. old, unless nil, is that of the folder which the model was
 // opened from; fields that the model does not know stay.
 func (c *TowerConfig) text(old []byte, dt snug.DType) ([]byte, error) {
@@ -270,7 +259,7 @@ func (c *TowerConfig) text(old []byte, dt snug.DType) ([]byte, error) {
 	}
 	for name, v := range map[string]any{
 		"hidden_size": c.Width, "intermediate_size": c.Hidden, "num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_channels": c.Channels,
-		"image_size": c.Image, "patch_size": c.Patch, "hidden_act": c.Activation, "layer_norm_eps": number(c.Eps),
+		"image_size": c.Image, "patch_size": c.Patch, "hidden_act": c.Activation, "layer_norm_eps": strictjson.Float(c.Eps),
 	} {
 		set(tower, name, v)
 	}
