@@ -118,7 +118,7 @@ func TestPagesOfAStore(t *testing.T) {
 		require.NoError(t, w.Page(s, fmt.Sprint("layer ", i)))
 		all = append(all, w)
 	}
-	for range 3 {
+	for round := 0; round < 3 || s.Stats().Prefetched == 0 && round < 300; round++ { // on a busy machine a product may be faster than what reads ahead
 		for i, w := range all {
 			require.Equal(t, want[i], products(t, w, 20))
 		}
