@@ -348,7 +348,7 @@ func (s sample) images1() {
 }
 
 func (s sample) images2() {
-	steps, ctx, labels, tokens, images := s.steps, s.ctx, s.labels, s.tokens, s.images
+	steps, ctx, labels, tokens, pixels := s.steps, s.ctx, s.labels, s.tokens, s.pixels
 
 	m, err := vision.OpenModel("llava-1.5-7b-hf", vision.ModelOptions{Text: transformer.Options{
 		DType: snug.BF16, Base: qlora.NF4, // the language model in 4 bits
@@ -357,12 +357,12 @@ func (s sample) images2() {
 	check(err)
 	trainer, err := train.New(m, train.Options{StateBits: 8, Schedule: train.Cosine(2e-4, 20, steps)})
 	check(err)
-	batch := vision.Batch{Images: images} // in the order of their placeholders
+	batch := vision.Batch{Images: pixels} // as Process gives them, in the order of their placeholders
 	batch.Text.Tokens, batch.Text.Labels = tokens, labels
 	_, err = trainer.Train(ctx, []vision.Batch{batch, batch}) // accumulation over micro-batches
 	check(err)
 	check(m.SaveAdapter("tuned")) // PEFT loads it, the projector too
 	check(m.Save("whole", 0))     // adapters merged; transformers loads it
 
-	_, _, _, _, _, _, _, _, _ = batch, ctx, err, images, labels, m, steps, tokens, trainer
+	_, _, _, _, _, _, _, _, _ = batch, ctx, err, labels, m, pixels, steps, tokens, trainer
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/quant8"
 	"github.com/snug-ml/snug/remat"
+	"github.com/snug-ml/snug/vision"
 	"github.com/stretchr/testify/require"
 )
 
@@ -47,6 +48,7 @@ type sample struct {
 	rstd, dw, dgamma, ws, logits, w32, x0                                                  []float32
 	labels, tokens                                                                         []int32
 	images                                                                                 [][]float32
+	pixels                                                                                 []vision.Pixels
 
 	backward func(scale float32) error
 	step     func(clip float32) error

@@ -70,10 +70,14 @@ func ExampleModel() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	c := m.Tower.Config()
-	b := vision.Batch{Images: [][]float32{make([]float32, 3*c.Image*c.Image)}} // of Processor.Process
+	c := m.Encoder.Config()
+	b := vision.Batch{Images: []vision.Pixels{{Values: make([]float32, 3*c.Image*c.Image)}}} // of Processor.Process
 	b.Text.Tokens = append(b.Text.Tokens, 1)
-	for range m.Rows() { // Processor.Expand writes so many placeholders
+	rows, err := m.Rows(b.Images[0].Layout)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for range rows { // Processor.Expand writes so many placeholders
 		b.Text.Tokens = append(b.Text.Tokens, m.Token())
 	}
 	b.Text.Tokens = append(b.Text.Tokens, 7, 3, 2)

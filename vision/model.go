@@ -25,26 +25,31 @@ type ModelOptions struct {
 	Text transformer.Options
 	// Train says of a parameter of the projector by its published name whether it trains; nil: all do.
 	Train func(name string) bool
+	// NoEncoder leaves the tower out: images come as Features alone.
+	NoEncoder bool
 }
 
 // Batch is a micro-batch of a [Model].
 type Batch struct {
-	// Text has the tokens of sequences with Model.Rows placeholders, [Model.Token], for each image; its Embeddings are the model's to set.
+	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image; its Embeddings are the model's to set.
 	Text transformer.Batch
-	// Images has the pixels of the images in the order of their placeholders, each [channels, height, width] as a processor gives it.
-	Images [][]float32
+	// Images are those of the placeholders in their order, as a processor gives them.
+	Images []Pixels
+	// Features are what the [Encoder] computed of the images before, in place of Images.
+	Features []Features
 }
 
-// Model is a model of images and text: a frozen [Tower], a projector, and a text model, in whose input rows of images take the place of
+// Model is a model of images and text: a frozen [Encoder], a projector, and a text model, in whose input rows of images take the place of
 // placeholders. It is a train.Model of [Batch]: gradients of the projector and of what trains in the text model go to one window.
 //
-// A pass first runs the tower over all images of the batch, as if there was no training, and keeps its rows on the host in float32: 4
-// bytes an element of the tower's width for each row. The projector keeps its rows for the backward pass beside the text model.
+// A pass first runs the encoder over the images of the batch, as if there was no training, and keeps what the projector reads on the
+// host in float32: 4 bytes an element of the tower's width for each row. The projector keeps its rows for the backward pass beside the
+// text model.
 //
 // A Model is not safe for concurrent use.
 type Model struct {
-	Text  *transformer.Model
-	Tower *Tower
+	Text    *transformer.Model
+	Encoder *Encoder // nil with ModelOptions.NoEncoder
 
 	projector *layers.Model
 	join      *join
@@ -53,28 +58,16 @@ type Model struct {
 	dir    string // where the model was opened, which has the tensors of the tower
 	dtype  snug.DType
 	device *snug.Device
-	rows   []float32 // of the tower
-	x      []float32 // those that the projector reads, or means of them
+	x      []float32 // what the projector reads
 }
 
 // OpenModel opens a folder of a model of images and text that transformers wrote. The error wraps [snug.ErrConfig] for a model that is
 // not known, [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit config.json, or is that of [transformer.Open].
 func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 	defer fault.Named(&err, "vision: OpenModel")
-	text, err := readConfig(dir)
+	w, c, config, err := readConnection(dir)
 	if err != nil {
 		return nil, err
-	}
-	config, err := transformer.ReadConfig(dir)
-	if err != nil {
-		return nil, err
-	}
-	w, c, err := connect(text, config.Dim)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", configName, err)
-	}
-	if c.token < 0 || int(c.token) >= config.Vocab {
-		return nil, fmt.Errorf("%s: the token of images is %d, want one of the %d of the text: %w", configName, c.token, config.Vocab, snug.ErrConfig)
 	}
 	file, err := amp.OpenWeights(dir)
 	if err != nil {
@@ -89,8 +82,10 @@ func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 	}()
 	m.join = &join{width: c.width}
 	options := layers.Options{DType: m.dtype, Device: o.Text.Device, Seed: o.Text.Seed, Monitor: o.Text.Monitor}
-	if m.Tower, err = w.openTower(file, &c, options); err != nil {
-		return m, err
+	if !o.NoEncoder {
+		if m.Encoder, err = w.open(file, &c, options); err != nil {
+			return m, err
+		}
 	}
 	if err = m.openProjector(file, w, options, o.Train); err != nil {
 		return m, err
@@ -116,23 +111,6 @@ func (m *Model) SaveAdapter(dir string) (err error) {
 	return m.Text.SaveAdapter(dir)
 }
 
-// openTower reads the tower, which does not train.
-func (w *modelFamily) openTower(file *amp.Weights, c *connection, o layers.Options) (*Tower, error) {
-	f, _ := byType(c.tower.Family)
-	from := &origin{Weights: file, place: f.place(file, w.places(f))}
-	if err := from.deep(c.tower.Layers); err != nil {
-		return nil, err
-	}
-	t, err := newTower(c.tower, TowerOptions{Options: o, Train: func(string) bool { return false }}, from.prefix, c.norms, from)
-	if err != nil {
-		return nil, err
-	}
-	if err := t.loadParams(from, map[string]bool{}); err != nil {
-		return nil, errors.Join(err, t.Close())
-	}
-	return t, nil
-}
-
 // openProjector reads the projector.
 func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Options, trains func(name string) bool) (err error) {
 	list := m.layers(w.projector)
@@ -148,7 +126,7 @@ func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Option
 	if err != nil {
 		return err
 	}
-	if m.projector, err = layers.NewModel(m.tower.Width, m.join, o, list...); err != nil {
+	if m.projector, err = layers.NewModel(m.reads, m.join, o, list...); err != nil {
 		return err
 	}
 	return file.LoadAll(func(yield func(string, snug.View) bool) {
@@ -160,7 +138,7 @@ func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Option
 	})
 }
 
-// Token returns the placeholder of a row of an image, and Rows how many an image has.
+// Token returns the placeholder of a row of an image.
 func (m *Model) Token() int32 {
 	if m == nil {
 		return 0
@@ -168,12 +146,12 @@ func (m *Model) Token() int32 {
 	return m.token
 }
 
-// Rows returns the rows of an image in a text.
-func (m *Model) Rows() int {
-	if m == nil {
-		return 0
+// Rows returns the rows of an image of a layout in a text. The error wraps [snug.ErrShape] for one that the model does not take.
+func (m *Model) Rows(l Layout) (int, error) {
+	if m == nil || m.rows == nil {
+		return 0, fmt.Errorf("vision: a Model that OpenModel did not make: %w", snug.ErrConfig)
 	}
-	return m.each
+	return m.rows(l)
 }
 
 // Close frees the memory of a device.
@@ -181,7 +159,7 @@ func (m *Model) Close() (err error) {
 	if m == nil {
 		return nil
 	}
-	if err = errors.Join(m.Tower.Close(), m.projector.Close()); m.Text != nil {
+	if err = errors.Join(m.Encoder.Close(), m.projector.Close()); m.Text != nil {
 		err = errors.Join(err, m.Text.Close())
 	}
 	return err
@@ -264,15 +242,27 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 	if m.spans {
 		b.Text.Spans = nil // whose memory is not ours
 	}
+	images, err := m.layouts(b)
+	if err != nil {
+		return s, err
+	}
 	rows := m.join.rows[:0]
+	var next, left int // the images before, and the placeholders that the last of them lacks
 	for i, token := range b.Text.Tokens {
 		begins := beginsAt(&b.Text, i)
-		if begins && len(rows)%m.each != 0 {
-			return s, fmt.Errorf("a sequence begins with token %d, after %d of the %d placeholders of image %d: %w", i, len(rows)%m.each, m.each, len(rows)/m.each, snug.ErrShape)
+		if begins && left > 0 {
+			return s, fmt.Errorf("a sequence begins with token %d, which lacks %d placeholders of image %d: %w", i, left, next-1, snug.ErrShape)
 		}
 		if token != m.token {
 			continue
 		}
+		if left == 0 {
+			if next == len(images) {
+				return s, fmt.Errorf("a placeholder (token %d) at %d behind those of %d images: %w", m.token, i, len(images), snug.ErrShape)
+			}
+			left, next = images[next], next+1
+		}
+		left--
 		if rows = append(rows, int32(i)); !m.spans {
 			continue
 		}
@@ -282,26 +272,51 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 			b.Text.Spans = append(b.Text.Spans, [2]int{i, i + 1})
 		}
 	}
-	if len(rows) != len(b.Images)*m.each {
-		return s, fmt.Errorf("%d placeholders (token %d) for %d images, want %d for each: %w", len(rows), m.token, len(b.Images), m.each, snug.ErrShape)
+	if left > 0 || next < len(images) {
+		return s, fmt.Errorf("%d placeholders (token %d) for %d images, which want %v: %w", len(rows), m.token, len(images), images, snug.ErrShape)
 	}
 	m.join.rows, m.join.batch, m.join.ctx = rows, b.Text, ctx
 	if len(rows) == 0 {
 		return s, nil
 	}
-	in, err := m.Tower.Sample(b.Images, nil)
-	if err != nil {
-		return s, err
+	m.x = grown(m.x, len(rows)*m.per*m.reads)
+	if b.Features == nil {
+		err = m.Encoder.encode(ctx, m.x, b.Images)
+	} else {
+		x := m.x
+		for _, f := range b.Features {
+			if err = amp.Cast(x[:f.Values.Len()], f.Values); err != nil {
+				break
+			}
+			x = x[f.Values.Len():]
+		}
 	}
-	each := m.tower.Rows() * m.tower.Width
-	m.rows, m.x = grown(m.rows, len(b.Images)*each), grown(m.x, len(rows)*m.tower.Width)
-	if err := m.Tower.Features(ctx, m.rows, in); err != nil {
-		return s, err
+	return layers.Sample{X: m.x, Draw: b.Text.Draw}, err
+}
+
+// layouts returns the rows of each image of a batch in the text.
+func (m *Model) layouts(b Batch) (rows []int, err error) {
+	n := len(b.Images)
+	switch {
+	case b.Features != nil && b.Images != nil:
+		return nil, fmt.Errorf("the batch has Images and Features, want one of them: %w", snug.ErrConfig)
+	case b.Features != nil:
+		n = len(b.Features)
+	case n > 0 && m.Encoder == nil:
+		return nil, fmt.Errorf("the batch has Images, and the Model no Encoder: want Features: %w", snug.ErrConfig)
 	}
-	for i := range b.Images {
-		m.gather(m.x[i*m.each*m.tower.Width:], m.rows[i*each:][:each])
+	rows = make([]int, n)
+	for i := range rows {
+		if b.Features == nil {
+			rows[i], err = m.Encoder.check(b.Images[i])
+		} else if rows[i], err = m.rows(b.Features[i].Layout); err == nil && b.Features[i].Values.Len() != rows[i]*m.per*m.reads {
+			err = fmt.Errorf("the features have %d elements, want %d rows of %d: %w", b.Features[i].Values.Len(), rows[i]*m.per, m.reads, snug.ErrShape)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("image %d: %w", i, err)
+		}
 	}
-	return layers.Sample{X: m.x, Draw: b.Text.Draw}, nil
+	return rows, nil
 }
 
 // beginsAt says whether a sequence of a batch begins with a token. The text refuses what is wrong with Sequences and Starts.

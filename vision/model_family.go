@@ -8,6 +8,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/transformer"
 )
 
 // modelFamily is what differs between the models of images and text of one model_type and others. Each is in a file of its own.
@@ -27,12 +28,22 @@ type connection struct {
 	tower  TowerConfig
 	norms  bool  // the tower's outputs are normalized
 	from   int   // the first row of the tower that the projector reads
+	each   int   // rows of an image in the text, if all have as many
 	square int   // the side of a square of patches whose mean it reads; 0: it reads them all
 	spans  bool  // the rows of an image see each other in both directions
 	width  int   // of the text
-	each   int   // rows of an image in the text
-	token  int32 // the placeholder of such a row
+	token  int32 // the placeholder of a row of an image
+	// rows returns the rows of an image in the text. The error wraps [snug.ErrShape].
+	rows   func(l Layout) (int, error)
+	per    int // rows that the projector reads for one of them
+	reads  int // elements of such a row
 	layers func(prefix string) []layers.Layer
+}
+
+// one says that an image has a number of rows, whatever its layout.
+func (c *connection) one(rows int) {
+	c.each = rows
+	c.rows = func(Layout) (int, error) { return rows, nil }
 }
 
 // placeholder has the fields of config.json for the placeholder of a row of an image. As in transformers, the first goes before the other.
@@ -82,8 +93,26 @@ func connect(text []byte, width int) (w *modelFamily, c connection, err error) {
 	} else if !alone {
 		return nil, c, fmt.Errorf("vision_config: model_type is %s, want that of a tower: %w", tower["model_type"], snug.ErrConfig)
 	}
-	c.tower.Labels = nil
+	c.tower.Labels, c.per, c.reads = nil, 1, c.tower.Width
 	return w, c, w.read(&c, text)
+}
+
+// readConnection reads config.json of a folder.
+func readConnection(dir string) (w *modelFamily, c connection, text *transformer.Config, err error) {
+	data, err := readConfig(dir)
+	if err != nil {
+		return nil, c, text, err
+	}
+	if text, err = transformer.ReadConfig(dir); err != nil {
+		return nil, c, text, err
+	}
+	if w, c, err = connect(data, text.Dim); err != nil {
+		return nil, c, text, fmt.Errorf("%s: %w", configName, err)
+	}
+	if c.token < 0 || int(c.token) >= text.Vocab {
+		return nil, c, text, fmt.Errorf("%s: the token of images is %d, want one of the %d of the text: %w", configName, c.token, text.Vocab, snug.ErrConfig)
+	}
+	return w, c, text, nil
 }
 
 // gather copies the rows of an image that the projector reads to dst, or means of them.

@@ -31,7 +31,8 @@ var gemma3Model = &modelFamily{
 			return fmt.Errorf("mm_tokens_per_image is %d for %d by %d patches, want squares of them: %w", f.Each, side, side, snug.ErrConfig)
 		}
 		c.square = side / to
-		c.each, c.spans = f.Each, true
+		c.one(f.Each)
+		c.spans = true
 		c.layers = func(prefix string) []layers.Layer {
 			norm := layers.NewRMSNorm(prefix+"mm_soft_emb_norm", c.tower.Width)
 			norm.Eps, norm.PlusOne = float32(c.tower.Eps), true

@@ -50,7 +50,7 @@ var llavaModel = &modelFamily{
 				return fmt.Errorf("vision_feature_select_strategy is default, which drops the first patch of a tower without a class token: want full: %w", snug.ErrConfig)
 			}
 		}
-		c.each = c.tower.Rows() - c.from
+		c.one(c.tower.Rows() - c.from)
 		c.layers = func(prefix string) []layers.Layer {
 			return []layers.Layer{layers.NewLinear(prefix+"linear_1", c.tower.Width, c.width, f.Bias), act, layers.NewLinear(prefix+"linear_2", c.width, c.width, f.Bias)}
 		}

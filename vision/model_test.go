@@ -49,9 +49,9 @@ func openGoldenModel(t *testing.T, name string, o vision.ModelOptions) (*vision.
 		}
 		b.Text.Starts = append(b.Text.Starts, len(b.Text.Tokens))
 	}
-	c := m.Tower.Config()
+	c := m.Encoder.Config()
 	for i := range 3 {
-		b.Images = append(b.Images, numbers(1000+i, c.Channels*c.Image*c.Image))
+		b.Images = append(b.Images, vision.Pixels{Values: numbers(1000+i, c.Channels*c.Image*c.Image)})
 	}
 	return m, g, b
 }
@@ -249,9 +249,9 @@ func TestModelBadBatches(t *testing.T) {
 		"an image too many":     func(b *vision.Batch) { b.Images = append(b.Images[:3:3], b.Images[0]) },
 		"a placeholder too few": func(b *vision.Batch) { b.Text.Tokens = slices.Clone(b.Text.Tokens); b.Text.Tokens[2] = 3 },
 		"pixels of another size": func(b *vision.Batch) {
-			b.Images = [][]float32{b.Images[0], b.Images[1][1:], b.Images[2]}
+			b.Images = []vision.Pixels{b.Images[0], {Values: b.Images[1].Values[1:]}, b.Images[2]}
 		},
-		"nil pixels":      func(b *vision.Batch) { b.Images = make([][]float32, 3) },
+		"nil pixels":      func(b *vision.Batch) { b.Images = make([]vision.Pixels, 3) },
 		"own spans":       func(b *vision.Batch) { b.Text.Spans = [][2]int{{0, 2}} },
 		"own embeddings":  func(b *vision.Batch) { b.Text.Embeddings.Rows = []int32{1} },
 		"no tokens":       func(b *vision.Batch) { b.Text.Tokens = nil },
