@@ -26,6 +26,7 @@ type Attention struct {
 	Softcap                 float64 // see [attention.Options]
 	Window                  int     // keys that a query sees; 0 for all
 	Bidirectional           bool    // a query sees later keys too
+	Parts                   bool    // a query sees the rows of its part alone, see [Batch.Parts]; it is Bidirectional then
 	// Plain computes attention without tiles, with all scores of a head in memory, and keeps the probabilities, so that a
 	// program can measure what tiles save. It works on the CPU, without Softcap, and not with Bidirectional.
 	Plain bool
@@ -60,6 +61,10 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: an Attention of %d heads and %d of keys, of %d elements: want heads that divide the width, and a multiple of those of keys: %w", b.Heads, b.KVHeads, b.HeadDim, snug.ErrConfig)
 	case b.Plain && (b.Bidirectional || b.Softcap != 0):
 		return 0, fmt.Errorf("layers: a Plain Attention goes without Bidirectional and Softcap: %w", snug.ErrConfig)
+	case b.packed() && b.QNorm.Weight != nil:
+		return 0, fmt.Errorf("layers: an Attention with one QKV goes without norms of heads: %w", snug.ErrConfig)
+	case b.Parts && (!b.Bidirectional || b.Source != nil):
+		return 0, fmt.Errorf("layers: an Attention with Parts is Bidirectional, and without a Source: %w", snug.ErrConfig)
 	case b.QNorm.Weight == nil && b.KNorm.Weight != nil:
 		return 0, fmt.Errorf("layers: an Attention with a KNorm wants a QNorm: %w", snug.ErrConfig)
 	case b.Rope != nil && b.Rope.Rope().Dim != b.HeadDim:
@@ -123,6 +128,9 @@ func (b *Attention) options(p *Pass) attention.Options {
 	if p.Batch.Starts != nil {
 		o.SeqQ, o.QStarts = p.Batch.Rows, p.Batch.Starts
 	}
+	if b.Parts && p.Batch.Parts != nil {
+		o.Batch, o.SeqQ, o.QStarts = len(p.Batch.Parts)-1, p.Batch.Rows, p.Batch.Parts
+	}
 	if s := b.Source; s != nil {
 		o.Causal, o.SeqK, o.KStarts = false, s.rows(p.Batch)/p.Batch.Sequences, s.Starts
 		if s.Starts != nil {
@@ -174,8 +182,7 @@ func (b *Attention) ready(p *Pass, qs, ks Stats, q, k *Tensor) (*Tensor, *Tensor
 		b.QNorm.Compute(p, q, qs, from)
 		b.KNorm.Compute(p, k, ks, fromK)
 	}
-	b.rotate(p, q, b.Heads)
-	b.rotate(p, k, b.KVHeads)
+	b.rotate(p, q, k, fused.Rotary)
 	return q, k
 }
 
@@ -190,8 +197,7 @@ func (b *Attention) Query(p *Pass, x *Tensor) (q, k, v *Tensor) {
 		b.QNorm.Compute(p, q, Stats{}, q)
 		b.KNorm.Compute(p, k, Stats{}, k)
 	}
-	b.rotate(p, q, b.Heads)
-	b.rotate(p, k, b.KVHeads)
+	b.rotate(p, q, k, fused.Rotary)
 	return q, k, v
 }
 
@@ -280,8 +286,7 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 	dq, dk, dv := b.makeQKV(p)
 	b.attendBackward(p, dq, dk, dv, datt, q, k, s.v, s.att, s.lse)
 	p.Put(datt)
-	b.rotateBack(p, dq, b.Heads)
-	b.rotateBack(p, dk, b.KVHeads)
+	b.rotate(p, dq, dk, fused.RotaryBackward)
 	if b.QNorm.Weight != nil {
 		p.Put(q, k)
 		b.QNorm.Gradients(p, dq, dq, qs, s.q, 0)
@@ -308,15 +313,8 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 	p.Put(dh)
 }
 
-// rotate turns the heads of x by their positions.
-func (b *Attention) rotate(p *Pass, x *Tensor, heads int) { b.turn(p, x, heads, fused.Rotary) }
-
-// rotateBack turns the gradient of rotate's result.
-func (b *Attention) rotateBack(p *Pass, dx *Tensor, heads int) {
-	b.turn(p, dx, heads, fused.RotaryBackward)
-}
-
-func (b *Attention) turn(p *Pass, x *Tensor, heads int, turn func(x, angles snug.View, positions []int32, c fused.RotaryOptions) error) {
+// rotate turns the heads of q and k by their positions, or their gradients back. Without a k the rows of q have both side by side.
+func (b *Attention) rotate(p *Pass, q, k *Tensor, turn func(x, angles snug.View, positions []int32, c fused.RotaryOptions) error) {
 	if b.Rope == nil {
 		return
 	}
@@ -325,7 +323,16 @@ func (b *Attention) turn(p *Pass, x *Tensor, heads int, turn func(x, angles snug
 		if err != nil {
 			return err
 		}
-		return turn(x.View, angles, positions, fused.RotaryOptions{Heads: heads, Dim: b.HeadDim})
+		c := fused.RotaryOptions{Heads: b.Heads, Dim: b.HeadDim}
+		if k == nil {
+			c.Heads, c.Stride = b.Heads+b.KVHeads, b.queries()+2*b.keys()
+			return turn(q.View, angles, positions, c)
+		}
+		if err := turn(q.View, angles, positions, c); err != nil {
+			return err
+		}
+		c.Heads = b.KVHeads
+		return turn(k.View, angles, positions, c)
 	})
 }
 

@@ -119,7 +119,14 @@ func TestSplit(t *testing.T) {
 	_, _, ok = packed.Split()
 	require.False(t, ok)
 
-	for _, s := range []layers.Sample{{Sequences: 3}, {Sequences: math.MaxInt}, {Sequences: -2}, {Starts: []int{0, 0, 0}}, {Starts: []int{0, 6, 4}},
+	placed := layers.Sample{X: make([]float32, 12), Starts: []int{0, 4, 6}, Parts: []int{0, 1, 4, 5, 6}, Positions: [][]int32{{1, 2, 3, 4, 5, 6}}}
+	a, b, ok = placed.Split()
+	require.True(t, ok)
+	require.Equal(t, layers.Sample{X: placed.X[:8], Starts: []int{0, 4}, Parts: []int{0, 1, 4}, Positions: [][]int32{{1, 2, 3, 4}}}, a)
+	require.Equal(t, layers.Sample{X: placed.X[8:], Starts: []int{0, 2}, Parts: []int{0, 1, 2}, Positions: [][]int32{{5, 6}}, Draw: 1}, b)
+
+	for _, s := range []layers.Sample{{Starts: []int{0, 1, 4}, Parts: []int{0, 2, 4}}, {Starts: []int{0, 1, 4}, Positions: [][]int32{{0, 1}}},
+		{Sequences: 3}, {Sequences: math.MaxInt}, {Sequences: -2}, {Starts: []int{0, 0, 0}}, {Starts: []int{0, 6, 4}},
 		{Starts: []int{0, -1, 4}}, {Starts: []int{1, 2, 4}}, {Starts: []int{}}} {
 		s.X, s.Labels = make([]float32, 8), make([]int32, 4) // which Backprop refuses
 		_, _, ok := s.Split()

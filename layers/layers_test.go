@@ -406,9 +406,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			if flip("norms of heads") {
 				b.QNorm, b.KNorm = *NewRMSNorm("qnorm", dim), *NewRMSNorm("knorm", dim)
 			}
-			if flip("rope") {
-				b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: dim}, nil)
-			}
+		}
+		if flip("rope") {
+			b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: dim}, nil)
 		}
 		if len(b.QKV) == 3 && b.QNorm.Weight == nil && b.Rope == nil && flip("cross") {
 			b.Source = &Source{} // whose rows follow from the batch

@@ -27,9 +27,14 @@ type Sample struct {
 	// different lengths instead: sequence i has the rows Starts[i] to Starts[i+1]-1.
 	Sequences int
 	Starts    []int
-	Decoder   *Sample // the sample of the second model, if the loss is a [Decoder]
-	Draw      uint64  // with Options.Seed it determines the random numbers of dropout; below 2^48
+	Parts     []int     // of sequences, see [Batch.Part]; nil: each is one part
+	Positions [][]int32 // for a Rope: in one axis or in three, see [Batch.Place], and below 2^20; nil: those of each sequence count from 0
+	Decoder   *Sample   // the sample of the second model, if the loss is a [Decoder]
+	Draw      uint64    // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
+
+// mostPosition is more than any position of a sample.
+const mostPosition = 1 << 20
 
 // Model is a chain of layers with a loss; each layer is a stage of package remat. It is a train.Model, and holds the parameters,
 // activations and a workspace. A Model is not safe for concurrent use.
@@ -356,7 +361,14 @@ func (m *Model) begin(s Sample) (*Tensor, error) {
 	}
 	b := &m.pass.Batch
 	b.Draw, b.Tokens = s.Draw, s.Tokens
-	if err := b.Shape(rows, s.Sequences, s.Starts); err != nil {
+	err := b.Shape(rows, s.Sequences, s.Starts)
+	if err == nil && s.Parts != nil {
+		err = b.Part(s.Parts)
+	}
+	if err == nil && s.Positions != nil {
+		err = b.Place(s.Positions, mostPosition)
+	}
+	if err != nil {
 		return nil, errors.Unwrap(err) // without the name of the function
 	}
 	for _, w := range m.params {

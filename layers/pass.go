@@ -44,6 +44,9 @@ type Batch struct {
 	Embeddings Embeddings // vectors in place of those of some tokens
 	// Spans are rows lo to hi-1 that see each other in both directions, besides causal attention, see [Batch.Span].
 	Spans [][2]int
+	// Parts, unless nil, divides the sequences further, for an [Attention] with Parts: part i has the rows Parts[i] to Parts[i+1]-1,
+	// see [Batch.Part]. Without it a sequence is one part.
+	Parts []int
 	// Axes are the positions of each row in three axes, for a Rope with Sections; nil: all are Positions.
 	Axes [][]int32
 	// Reach is more than any position in Positions and Axes; 0: Longest.
@@ -52,7 +55,7 @@ type Batch struct {
 	Draw  uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Axes and Reach. Without starts the
+// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Parts, Axes and Reach. Without starts the
 // rows are so many sequences of equal length, where 0 stands for 1. With starts, the argument sequences is ignored. The error
 // wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
@@ -61,7 +64,7 @@ func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
 	}
 	c.Rows, c.Sequences, c.Starts, c.Longest = rows, max(1, sequences), starts, 0
-	c.Embeddings, c.Spans, c.Axes, c.Reach = Embeddings{}, nil, nil, 0
+	c.Embeddings, c.Spans, c.Parts, c.Axes, c.Reach = Embeddings{}, nil, nil, nil, 0
 	c.Positions = c.Positions[:0]
 	if starts == nil {
 		if rows%c.Sequences != 0 {
@@ -115,6 +118,26 @@ func (c *Batch) Place(positions [][]int32, most int) (err error) {
 	if len(positions) == 3 {
 		c.Axes = positions
 	}
+	return nil
+}
+
+// Part sets Parts after Shape, and keeps the list. The error wraps [snug.ErrShape] unless the parts ascend from 0 to Rows, and each lies
+// within a sequence.
+func (c *Batch) Part(parts []int) (err error) {
+	defer fault.Named(&err, "layers: Part")
+	if c == nil || c.Longest < 1 || len(parts) < 2 || parts[0] != 0 || parts[len(parts)-1] != c.Rows {
+		return fmt.Errorf("%d boundaries of parts, want 0 first and the rows of a batch last: %w", len(parts), snug.ErrShape)
+	}
+	sequence := 0
+	for i, hi := range parts[1:] {
+		if hi <= parts[i] || hi > c.Rows || hi > c.end(sequence) {
+			return fmt.Errorf("part %d is rows %d to %d, want a row or more within sequence %d: %w", i, parts[i], hi-1, sequence, snug.ErrShape)
+		}
+		if hi == c.end(sequence) {
+			sequence++
+		}
+	}
+	c.Parts = parts
 	return nil
 }
 

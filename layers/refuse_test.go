@@ -62,6 +62,11 @@ func TestRefuses(t *testing.T) {
 		"plain, both directions": {attention(func(a *Attention) { a.Plain, a.Bidirectional = true, true })},
 		"plain, softcap":         {attention(func(a *Attention) { a.Plain, a.Softcap = true, 1 })},
 		"norm of keys alone":     {attention(func(a *Attention) { a.KNorm = *NewRMSNorm("k", 4) })},
+		"parts, causal":          {attention(func(a *Attention) { a.Parts = true })},
+		"parts, cross-attention": {attention(func(a *Attention) { a.Parts, a.Bidirectional, a.Source = true, true, &Source{} })},
+		"packed, norms of heads": {attention(func(a *Attention) {
+			a.QKV, a.QNorm, a.KNorm = []Linear{*NewLinear("qkv", 8, 24, false)}, *NewRMSNorm("q", 4), *NewRMSNorm("k", 4)
+		})},
 		"rope of other heads": {attention(func(a *Attention) {
 			a.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 1e4, Dim: 8}, nil)
 		})},

@@ -19,13 +19,14 @@ const (
 	RopeDynamic RopeKind = "dynamic" // a base that grows with the sequence (NTK-aware)
 	RopeLlama3  RopeKind = "llama3"  // low frequencies divided by Factor, as in Llama 3.1
 	RopeYarn    RopeKind = "yarn"    // Peng et al. 2023, arXiv:2309.00071
+	RopeAxial   RopeKind = "axial"   // each axis of Sections has frequencies of its own, from 1 on, as in the towers of Qwen2.5-VL
 )
 
 // Rope is a rotary position embedding: it rotates elements i and i+Dim/2 of a head by the angle
 // position·frequency[i]. Dim is even. A field that the Kind does not use is 0.
 type Rope struct {
 	Kind   RopeKind
-	Theta  float64 // base of the frequencies Theta^(-2i/Dim)
+	Theta  float64 // base of the frequencies Theta^(-2i/Dim), or axial of pair i of the n pairs of an axis Theta^(-i/n)
 	Dim    int     // elements of a head
 	Factor float64 // all kinds except default: how many times longer sequences become
 
@@ -58,7 +59,7 @@ func (r Rope) Check() (err error) {
 	defer fault.Named(&err, "layers: Rope")
 	needs, known := r.Kind.Needs()
 	if !known {
-		return bad("Kind", "%q, want default, linear, dynamic, llama3 or yarn", r.Kind)
+		return bad("Kind", "%q, want default, linear, dynamic, llama3, yarn or axial", r.Kind)
 	}
 	positive := func(x float64) bool { return x > 0 && x <= math.MaxFloat32 }
 	for _, f := range []struct {
@@ -107,6 +108,8 @@ func (r Rope) Check() (err error) {
 func (r Rope) checkSections() error {
 	s := r.Sections
 	switch {
+	case r.Kind == RopeAxial && (s == [3]int{} || r.Spread):
+		return bad("Sections", "%v, and Spread %t, want Sections that follow each other for the rope %q", s, r.Spread, r.Kind)
 	case s == [3]int{} && !r.Spread:
 	case min(s[0], s[1], s[2]) < 0 || max(s[0], s[1], s[2]) > r.Dim/2 || s[0]+s[1]+s[2] != r.Dim/2:
 		return bad("Sections", "%v, want %d pairs of elements in all", s, r.Dim/2)
@@ -129,10 +132,19 @@ func (r Rope) axis(pair int) int {
 	return 2
 }
 
-// RopeNeeds says which fields a kind of rope has.
-type RopeNeeds struct{ Factor, Original bool }
+// within returns the number of a pair of elements among those of its axis, and how many these are, where they follow each other.
+func (r Rope) within(pair int) (i, n int) {
+	axis := r.axis(pair)
+	for _, before := range r.Sections[:axis] {
+		pair -= before
+	}
+	return pair, r.Sections[axis]
+}
 
-// Needs says whether a kind has a Factor and OriginalPositions, and whether there is such a kind.
+// RopeNeeds says which fields a kind of rope has.
+type RopeNeeds struct{ Factor, Original, Sections bool }
+
+// Needs says whether a kind has a Factor and OriginalPositions, whether it wants Sections, and whether there is such a kind.
 func (k RopeKind) Needs() (n RopeNeeds, known bool) {
 	n, known = ropeNeeds[k]
 	return n, known
@@ -140,7 +152,7 @@ func (k RopeKind) Needs() (n RopeNeeds, known bool) {
 
 var ropeNeeds = map[RopeKind]RopeNeeds{
 	RopeDefault: {}, RopeLinear: {Factor: true}, RopeDynamic: {Factor: true},
-	RopeLlama3: {true, true}, RopeYarn: {true, true},
+	RopeLlama3: {Factor: true, Original: true}, RopeYarn: {Factor: true, Original: true}, RopeAxial: {Sections: true},
 }
 
 // Frequencies returns the Dim/2 inverse frequencies, in radians a position, and the factor by which sines and cosines
@@ -166,7 +178,11 @@ func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err
 	}
 	powers := make([]float32, r.Dim/2)
 	for i := range powers {
-		powers[i] = float32(math.Pow(float64(float32(base)), float64(float32(2*i)/float32(r.Dim))))
+		pair, pairs := i, r.Dim/2
+		if r.Kind == RopeAxial {
+			pair, pairs = r.within(i)
+		}
+		powers[i] = float32(math.Pow(float64(float32(base)), float64(float32(2*pair)/float32(2*pairs))))
 	}
 	attention = 1
 	switch r.Kind {

@@ -64,8 +64,8 @@ func attends(l Layer) bool {
 
 // fits returns an error if tiles of a batch would cut sequences in which rows see each other.
 func (l Tiled) fits(c Batch) error {
-	if len(c.Spans) > 0 && l.Rows < c.Rows && attends(l.Layer) {
-		return fmt.Errorf("layers: a Tiled with an Attention and spans, which it does not cut: %w", snug.ErrConfig)
+	if (len(c.Spans) > 0 || c.Parts != nil) && l.Rows < c.Rows && attends(l.Layer) {
+		return fmt.Errorf("layers: a Tiled with an Attention, and spans or parts, which it does not cut: %w", snug.ErrConfig)
 	}
 	if l.Rows >= c.Rows || c.Longest == 1 || c.Starts == nil && l.Rows%c.Longest == 0 || !attends(l.Layer) {
 		return nil

@@ -98,7 +98,7 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 		}
 	}
 	needs, known := r.Kind.Needs()
-	if !known {
+	if !known || needs.Sections { // which no text has
 		p.fail("rope_type", "%.40q, want default, linear, dynamic, llama3 or yarn", r.Kind)
 	}
 	p.only("partial_rotary_factor", "1", "1.0")
