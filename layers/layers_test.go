@@ -57,6 +57,12 @@ func (d *definition) norm(n Norm, x []float64) (y []float64) {
 		return slices.Clone(x)
 	}
 	for row := range slices.Chunk(x, n.Weight.Len()) {
+		if n.ScaleOnly {
+			for i, v := range row {
+				y = append(y, v*d.values[n.Weight][i])
+			}
+			continue
+		}
 		mean, square := 0.0, 0.0
 		for _, v := range row {
 			mean += v / float64(len(row))
@@ -339,7 +345,9 @@ func (g gradients) Into(name string) (snug.View, snug.Into, error) {
 func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
 	norm := func(name string, cols int) Norm {
-		switch rapid.IntRange(0, 2).Draw(t, name) {
+		switch rapid.IntRange(0, 3).Draw(t, name) {
+		case 3:
+			return *NewLayerScale(name, cols, 1)
 		case 0:
 			return *NewRMSNorm(name, cols)
 		case 1:
@@ -363,8 +371,12 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		return l
 	}
 	post := func() (n Norm) {
-		if flip("post") {
+		switch rapid.IntRange(0, 2).Draw(t, "post") {
+		case 1:
 			n = *NewRMSNorm("post", width)
+		case 2:
+			n = *NewLayerScale("post", width, 0.5)
+			n.Weight.Trains = flip("post trains")
 		}
 		return n
 	}

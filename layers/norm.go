@@ -14,6 +14,7 @@ type Norm struct {
 	Weight, Bias *Param
 	Eps          float32
 	PlusOne      bool // multiplies by 1+w in place of w; see [Pass.GrowOnes]
+	ScaleOnly    bool // a LayerScale, which multiplies by w and normalizes nothing, see [NewLayerScale]; without a Bias
 }
 
 // NewRMSNorm returns an RMSNorm over cols elements, with the parameter name.weight.
@@ -38,7 +39,7 @@ func (s Stats) Release(p *Pass) {
 
 // NewStats returns memory for the statistics, width of them for each row.
 func (n Norm) NewStats(p *Pass, width int) (s Stats) {
-	if n.Weight == nil || !p.made() {
+	if n.Weight == nil || n.ScaleOnly || !p.made() {
 		return s
 	}
 	if s.rstd = p.Stat(width); n.Bias != nil {
@@ -73,6 +74,9 @@ func (n Norm) Compute(p *Pass, out *Tensor, s Stats, x *Tensor) {
 		if err != nil {
 			return err
 		}
+		if n.ScaleOnly {
+			return n.scale(p, out, x, gamma)
+		}
 		if n.Bias != nil {
 			return fused.LayerNorm(out.View, viewOf(s.mean), viewOf(s.rstd), x.View, gamma, n.Bias.Value, n.Eps)
 		}
@@ -96,6 +100,9 @@ func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float3
 		gamma, err := n.gamma(p)
 		if err != nil {
 			return err
+		}
+		if n.ScaleOnly {
+			return n.scaleGradients(p, dx, dy, x, gamma, into.Input)
 		}
 		cols := n.Weight.Len()
 		rows := x.Len() / cols
@@ -155,6 +162,8 @@ func (n Norm) Width(in int) (int, error) {
 	switch {
 	case n.Weight == nil:
 		return in, nil
+	case n.ScaleOnly && n.Bias != nil:
+		return 0, fmt.Errorf("layers: %s is a LayerScale with a Bias: %w", n.Weight.Name, snug.ErrConfig)
 	case !(n.Eps >= 0) || n.Bias != nil && n.Bias.Len() != n.Weight.Len():
 		return 0, fmt.Errorf("layers: Eps of %s is %v, or its Bias has another length: %w", n.Weight.Name, n.Eps, snug.ErrConfig)
 	case n.Weight.Len() == 0 || in%n.Weight.Len() != 0:

@@ -4,11 +4,13 @@ import (
 	"context"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/conv"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/train"
 )
@@ -25,29 +27,54 @@ func patchNumbers(n int) []float32 {
 // TestPatches: rows are what the documentation of Patches says.
 func TestPatches(t *testing.T) {
 	const images, in, width = 3, 6, 4
-	for name, class := range map[string]int{"with a class token": 1, "without": 0} {
+	grid := conv.ResizeShape{Size: [3]int{2, 3}, Out: [3]int{3, 1}, Interpolation: conv.Cubic}
+	for name, of := range map[string]struct {
+		class, registers int
+		resize           *conv.ResizeShape
+	}{"with a class token": {class: 1}, "without": {}, "registers": {class: 1, registers: 2}, "another size": {class: 1, registers: 1, resize: &grid}, "another size alone": {resize: &grid}} {
 		t.Run(name, func(t *testing.T) {
-			rows := 5 + class
-			e := layers.NewPatches("e", in, width, rows, class == 1)
+			e := layers.NewPatches("e", in, width, 6+of.class, of.class == 1)
+			patches := 6
+			if of.registers > 0 {
+				e.Registers = &layers.Param{Name: "e.registers", Shape: []int{of.registers, width}, Trains: true}
+			}
+			if e.Resize = of.resize; e.Resize != nil {
+				patches = 3
+			}
 			m, err := layers.NewModel(in, layers.MSE{}, layers.Options{Seed: 4}, e)
 			require.NoError(t, err)
 			for i := range e.Project.Bias.Value.Float32s() {
 				e.Project.Bias.Value.Float32s()[i] = float32(i + 1)
 			}
+			positions := slices.Clone(e.Positions.Value.Float32s())
+			if of.resize != nil {
+				s := grid
+				s.Batch, s.Channels, s.Dims, s.Layout = 1, width, 2, conv.ChannelsLast
+				small := make([]float32, s.YLen())
+				require.NoError(t, conv.Resize(small, positions[of.class*width:], s, make([]float32, s.WorkspaceLen())))
+				positions = append(positions[:of.class*width], small...)
+			}
+			zeros, rows := of.class+of.registers, of.class+of.registers+patches
 			x := patchNumbers(images * rows * in)
 			for i := range images {
-				clear(x[i*rows*in:][:class*in])
+				clear(x[i*rows*in:][:zeros*in])
+			}
+			if of.registers > 0 {
+				copy(e.Registers.Value.Float32s(), patchNumbers(of.registers*width))
 			}
 			got := make([]float32, images*rows*width)
 			require.NoError(t, m.Predict(context.Background(), got, layers.Sample{X: x, Sequences: images}))
-			w, bias, positions := e.Project.Weight.Value.Float32s(), e.Project.Bias.Value.Float32s(), e.Positions.Value.Float32s()
+			w, bias := e.Project.Weight.Value.Float32s(), e.Project.Bias.Value.Float32s()
 			for r := range images * rows {
 				for j := range width {
-					want := float64(positions[r%rows*width+j])
-					if r%rows < class {
-						want += float64(e.Class.Value.Float32s()[j])
-					} else {
-						want += float64(bias[j])
+					want := 0.
+					switch at := r % rows; {
+					case at < of.class:
+						want = float64(positions[j]) + float64(e.Class.Value.Float32s()[j])
+					case at < zeros:
+						want = float64(e.Registers.Value.Float32s()[(at-of.class)*width+j])
+					default:
+						want = float64(positions[(at-of.registers)*width+j]) + float64(bias[j])
 						for k := range in {
 							want += float64(w[j*in+k]) * float64(x[r*in+k])
 						}
@@ -55,11 +82,18 @@ func TestPatches(t *testing.T) {
 					require.InDelta(t, want, got[r*width+j], 1e-5, "row %d, element %d", r, j)
 				}
 			}
+			require.NoError(t, train.CheckGradients(context.Background(), m, layers.Sample{X: x, Sequences: images, Y: patchNumbers(images * rows * width)}))
 			for _, s := range []layers.Sample{{X: x, Sequences: 1}, {X: x[:rows*in], Starts: []int{0, rows}}} {
 				err := m.Predict(context.Background(), make([]float32, len(s.X)/in*width), s)
 				require.ErrorIs(t, err, snug.ErrShape)
 			}
 		})
+	}
+	for name, grid := range map[string]conv.ResizeShape{"other positions": {Size: [3]int{2, 2}, Out: [3]int{3, 1}}, "no grid": {}, "most": {Size: [3]int{2, 3}, Out: [3]int{1 << 40, 1 << 40}}} {
+		e := layers.NewPatches("e", in, width, 6, false)
+		e.Resize = &grid
+		_, err := layers.NewModel(in, layers.MSE{}, layers.Options{}, e)
+		require.ErrorIs(t, err, snug.ErrShape, name)
 	}
 }
 

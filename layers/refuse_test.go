@@ -79,6 +79,7 @@ func TestRefuses(t *testing.T) {
 		"zero adapter":        {linear(func(l *Linear) { l.Adapter = new(Adapter) })},
 		"adapter's values":    {linear(func(l *Linear) { l.Adapter = &Adapter{LoRA: values(make([]float32, 8)), ParamA: one(), ParamB: one()} })},
 		"nil norm":            {(*Norm)(nil)},
+		"scale with a bias":   {&Norm{Weight: one(), Bias: one(), ScaleOnly: true}},
 		"channels last":       {convOf(conv.ChannelsFirst, 2, 2), convOf(conv.ChannelsLast, 2, 2)},
 		"another size":        {convOf(conv.ChannelsFirst, 2, 2), convOf(conv.ChannelsFirst, 4, 1)},
 		"norm of others":      {convOf(conv.ChannelsFirst, 2, 2), ReLU, NewGroupNorm("n", 1, 4, 2)},
