@@ -15,7 +15,7 @@
 //
 // # Towers
 //
-// A [Tower] is a vision transformer: ViT, CLIP or SigLIP. It opens the folders of transformers, tells classes apart or gives rows, trains
+// A [Tower] is a vision transformer: ViT, CLIP, SigLIP or DINOv2. It opens the folders of transformers, tells classes apart or gives rows, trains
 // as every layers.Model, and is saved so that transformers loads it:
 //
 //	t, err := vision.OpenTower("vit-base-patch16-224", vision.TowerOptions{Labels: []string{"cat", "dog"}}) // with a new head
@@ -23,7 +23,7 @@
 //	trainer, err := train.New(t.Model, train.Options{StateBits: 8, Gradients: plan.InBackward})
 //
 // In float32 rows, logits and gradients differ from those of transformers by about 1e-6 of the largest. Images have the size of the
-// model: positions are not interpolated. Rates of dropout in config.json are not applied.
+// model, or one size to which its positions are interpolated. Rates of dropout in config.json are not applied.
 //
 // # Models of images and text
 //

@@ -83,9 +83,12 @@ func (f folder) read(name string, into any) (found bool, err error) {
 	return true, nil
 }
 
+// errNoPixels says that a folder has no image processor.
+var errNoPixels = fmt.Errorf("no %s, and no image_processor in processor_config.json: %w", pixelsName, snug.ErrConfig)
+
 // processor reads the files of a folder.
 func processor(dir folder) (*Processor, error) {
-	const nested, own = "processor_config.json", "preprocessor_config.json"
+	const nested, own = "processor_config.json", pixelsName
 	var outer processorFields
 	if _, err := dir.read(nested, &outer); err != nil {
 		return nil, err
@@ -98,7 +101,7 @@ func processor(dir folder) (*Processor, error) {
 			return nil, err
 		}
 		if !found {
-			return nil, fmt.Errorf("no %s, and no image_processor in %s: %w", own, nested, snug.ErrConfig)
+			return nil, errNoPixels
 		}
 	}
 	var model struct {

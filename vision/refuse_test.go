@@ -3,6 +3,7 @@ package vision_test
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,6 +58,14 @@ func TestTowerRefuses(t *testing.T) {
 		{"another model", "vit", "model_type", `"deit"`, snug.ErrConfig, "model_type"},
 		{"no model", "vit", "model_type", ``, snug.ErrConfig, "model_type"},
 		{"an image that is no square", "vit", "image_size", `[8, 12]`, snug.ErrConfig, "image_size"},
+		{"no MLP", "dinov2", "mlp_ratio", `0`, snug.ErrConfig, "mlp_ratio"},
+		{"a large MLP", "dinov2", "mlp_ratio", largest, snug.ErrConfig, "mlp_ratio"},
+		{"half an MLP", "dinov2", "mlp_ratio", `2.5`, snug.ErrCorrupt, "mlp_ratio"},
+		{"another MLP", "dinov2", "use_swiglu_ffn", `true`, snug.ErrConfig, "mlp.weights_in.weight"},
+		{"another gate", "dinov2-registers", "mlp_ratio", `4`, snug.ErrShape, "mlp.weights_in.weight"},
+		{"no registers", "dinov2-registers", "num_register_tokens", `0`, snug.ErrConfig, "Registers"},
+		{"many registers", "dinov2-registers", "num_register_tokens", largest, snug.ErrConfig, "Registers"},
+		{"other positions", "dinov2", "image_size", `20`, snug.ErrShape, "position_embeddings"},
 		{"no image", "vit", "image_size", `null`, snug.ErrConfig, "Image"},
 		{"a patch that is no square", "vit", "patch_size", `[4, 2]`, snug.ErrConfig, "patch_size"},
 		{"an activation", "vit", "hidden_act", `"mish"`, snug.ErrConfig, "mish"},
@@ -281,4 +290,45 @@ func TestTowerSaveRefused(t *testing.T) {
 	other, err := vision.OpenTower(edited(t, "towers/clip", map[string]string{"vision_config.qkv_bias": "false"}), vision.TowerOptions{})
 	require.NoError(t, err) // transformers passes it over
 	require.True(t, other.Config().QKVBias)
+	c.Family = "vit"
+	for _, image := range []int{-1, 3, 1 << 20, math.MaxInt} {
+		_, err = vision.NewTower(c, vision.TowerOptions{Image: image})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		_, err = vision.OpenTower("testdata/towers/dinov2", vision.TowerOptions{Image: image})
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	for name, change := range map[string]func(*vision.TowerConfig){
+		"Gated": func(c *vision.TowerConfig) { c.Gated = true }, "Registers": func(c *vision.TowerConfig) { c.Registers = 2 }, "Positions": func(c *vision.TowerConfig) { c.Positions = -8 },
+		"Hidden": func(c *vision.TowerConfig) { c.Family, c.Hidden = "dinov2", 20 },
+	} {
+		c := c
+		change(&c)
+		_, err = vision.NewTower(c, vision.TowerOptions{})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, name)
+	}
+}
+
+// TestTowerImageSize: DINOv2 takes images of its folder's processor, if that makes one size of all; another one is an error.
+func TestTowerImageSize(t *testing.T) {
+	for processor, want := range map[string]int{
+		`{"image_processor_type": "BitImageProcessor", "crop_size": 17}`:                          17,
+		`{"image_processor_type": "BitImageProcessor", "do_center_crop": false}`:                  29,
+		`{"image_processor_type": "BitImageProcessor", "crop_size": {"height": 12, "width": 16}}`: 29,
+		`{"image_processor_type": "ViTImageProcessor", "size": {"height": 20, "width": 20}}`:      20,
+		`{"image_processor_type": "EfficientFormerImageProcessor"}`:                               0,
+		`{"image_processor_type": "BitImageProcessor", "crop_size": 9223372036854775807}`:         0,
+	} {
+		dir := edited(t, "towers/dinov2", nil)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "preprocessor_config.json"), []byte(processor), 0o666))
+		m, err := vision.OpenTower(dir, vision.TowerOptions{})
+		if want == 0 {
+			require.Error(t, err)
+			require.ErrorContains(t, err, "Options.Image")
+			m, err = vision.OpenTower(dir, vision.TowerOptions{Image: 8})
+			want = 8
+		}
+		require.NoError(t, err)
+		require.Equal(t, want, m.Config().Image)
+	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/conv"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 )
@@ -19,6 +20,9 @@ type TowerOptions struct {
 	// Train says of a parameter by its name whether it trains; nil: all do. The layers before the first that trains keep their output
 	// alone, and have no backward step.
 	Train func(name string) bool
+	// Image, unless 0, is the side of an image in pixels, to whose patches positions are interpolated, as with interpolate_pos_encoding of
+	// transformers: bicubic. 0 is the image_size of config.json, or of DINOv2 the size that the folder's processor makes of all images.
+	Image int
 }
 
 // Tower is a vision transformer, whose rows are patches of images, with a head that tells classes apart if it has Labels. Its Model
@@ -50,14 +54,21 @@ func NewTower(c TowerConfig, o TowerOptions) (t *Tower, err error) {
 	if o.Labels != nil {
 		c.Labels = o.Labels
 	}
+	c.see(o.Image)
 	if t, err = newTower(c, o, "", true, nil); err != nil {
 		return nil, err
 	}
-	if n := t.family.spellings[0].norm; !t.family.norms {
-		for i, part := range []string{".weight", ".bias"} { // of a pooled row, with which transformers loads the tower: the identity
-			v := slices.Repeat([]float32{float32(1 - i)}, c.Width)
-			t.kept = append(t.kept, kept{amp.Tensor{Name: t.own + n + part, DType: "F32", Shape: []int{c.Width}}, snug.ViewOf(v)})
-		}
+	keep := func(name string, v float32, shape ...int) { // what transformers loads the tower with, and nothing reads
+		values := slices.Repeat([]float32{v}, c.Width)
+		t.kept = append(t.kept, kept{amp.Tensor{Name: t.own + name, DType: "F32", Shape: shape}, snug.ViewOf(values)})
+	}
+	n := &t.family.spellings[0]
+	if !t.family.norms { // of a pooled row: the identity
+		keep(n.norm+".weight", 1, c.Width)
+		keep(n.norm+".bias", 0, c.Width)
+	}
+	if n.mask != "" {
+		keep(n.mask, 0, 1, c.Width)
 	}
 	return t, nil
 }
@@ -80,7 +91,7 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *or
 	if len(c.Labels) > 0 {
 		t.loss = layers.NewCrossEntropy("classifier", len(c.Labels), c.Width*len(f.means))
 		t.loss.Bias = &layers.Param{Name: "classifier.bias", Shape: []int{len(c.Labels)}, Trains: true}
-		loss = layers.Pooled{Loss: t.loss, Means: f.means}
+		loss = layers.Pooled{Loss: t.loss, Means: f.meansOf(&c)}
 	}
 	list := f.layers(&c, prefix, norms && f.norms)
 	if o.Train != nil {
@@ -127,7 +138,11 @@ func (f *towerFamily) layers(c *TowerConfig, prefix string, norms bool) (list []
 		l.Eps = float32(c.Eps)
 		return l
 	}
-	e := layers.NewPatches(prefix+n.patch, c.Channels*c.Patch*c.Patch, c.Width, c.Rows(), f.class)
+	table := c.table()
+	e := layers.NewPatches(prefix+n.patch, c.Channels*c.Patch*c.Patch, c.Width, table, f.class)
+	if from, to := c.grid(); from != to {
+		e.Resize = &conv.ResizeShape{Size: [3]int{from, from}, Out: [3]int{to, to}, Interpolation: conv.Cubic, Antialias: f.antialias}
+	}
 	e.Project.Weight.Name, e.Project.Weight.Shape = prefix+n.patch+".weight", []int{c.Width, c.Channels, c.Patch, c.Patch}
 	e.Positions.Name = prefix + n.positions
 	if e.Project.Bias.Name = prefix + n.patch + ".bias"; !f.patchBias {
@@ -141,7 +156,10 @@ func (f *towerFamily) layers(c *TowerConfig, prefix string, norms bool) (list []
 		}
 	}
 	if f.batched {
-		e.Positions.Shape = []int{1, c.Rows(), c.Width}
+		e.Positions.Shape = []int{1, table, c.Width}
+	}
+	if c.Registers > 0 {
+		e.Registers = &layers.Param{Name: prefix + n.registers, Shape: []int{1, c.Registers, c.Width}, Trains: true}
 	}
 	list = append(list, e)
 	if n.before != "" {
@@ -155,16 +173,36 @@ func (f *towerFamily) layers(c *TowerConfig, prefix string, norms bool) (list []
 			a.QKV[j] = *layers.NewLinear(at+name, c.Width, c.Width, c.QKVBias)
 		}
 		a.Out[0] = *layers.NewLinear(at+n.out, c.Width, c.Width, true)
-		m := layers.NewMLP(at, c.Width, c.Hidden, activations[c.Activation], false)
-		up := layers.NewLinear(at+n.up, c.Width, c.Hidden, true)
-		m.Norm, m.Bias, up.Bias = *norm(at + n.norm2), up.Bias, nil
-		m.In[0], m.Down[0] = *up, *layers.NewLinear(at+n.down, c.Hidden, c.Width, true)
+		m := f.mlp(c, at)
+		m.Norm = *norm(at + n.norm2)
+		for name, post := range map[string]*layers.Norm{n.scale1: &a.Post, n.scale2: &m.Post} {
+			if name != "" {
+				*post = *layers.NewLayerScale(at+name, c.Width, 1)
+				post.Weight.Name = at + name
+			}
+		}
 		list = append(list, a, m)
 	}
 	if norms {
 		list = append(list, norm(prefix+n.norm))
 	}
 	return list
+}
+
+// mlp returns the MLP of a block, without its norm.
+func (f *towerFamily) mlp(c *TowerConfig, at string) *layers.MLP {
+	n := &f.spellings[0]
+	if c.Gated {
+		m := layers.NewMLP(at, c.Width, c.Hidden, layers.SiLU, true)
+		m.In[0], m.In[1] = *layers.NewLinear(at+n.gated[0], c.Width, c.Hidden, true), *layers.NewLinear(at+n.gated[1], c.Width, c.Hidden, true)
+		m.Down[0] = *layers.NewLinear(at+n.gated[2], c.Hidden, c.Width, true)
+		return m
+	}
+	m := layers.NewMLP(at, c.Width, c.Hidden, activations[c.Activation], false)
+	up := layers.NewLinear(at+n.up, c.Width, c.Hidden, true)
+	m.Bias, up.Bias = up.Bias, nil
+	m.In[0], m.Down[0] = *up, *layers.NewLinear(at+n.down, c.Hidden, c.Width, true)
+	return m
 }
 
 // Close frees the memory of a device; the tower cannot be used afterwards.

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -14,8 +15,9 @@ import (
 
 // TowerConfig says what a vision transformer computes. Fields that it does not have are those of the family.
 type TowerConfig struct {
-	Family     string  // model_type of the model for classification: vit, clip or siglip
+	Family     string  // model_type of the model for classification: vit, clip, siglip, dinov2 or dinov2_with_registers
 	Image      int     // pixels of the side of an image
+	Positions  int     // of the images that the table of positions is of, which is interpolated to Image; 0: Image
 	Patch      int     // pixels of the side of a patch; a rest of the image that is smaller is not seen
 	Channels   int     // of a pixel
 	Width      int     // elements of a row
@@ -25,20 +27,45 @@ type TowerConfig struct {
 	Activation string  // of MLPs, as hidden_act calls it: gelu, gelu_pytorch_tanh, quick_gelu, relu or silu
 	Eps        float64 // of norms
 	QKVBias    bool    // the matrices of queries, keys and values have biases; clip and siglip want true
+	Registers  int     // rows of an image behind the class token that are no patches, of dinov2_with_registers
+	Gated      bool    // MLPs are SwiGLU, of dinov2 and dinov2_with_registers; Activation does not count
 	Labels     []string
 	// Labels are the classes that the head tells apart; without them the model is a tower, whose output are its rows.
 }
 
-// Rows returns the rows of an image: its patches, and one for the class token of a family that has it.
+// Rows returns the rows of an image: its patches, its registers, and one for the class token of a family that has it.
 func (c TowerConfig) Rows() int {
 	if c.Patch < 1 || c.Image < c.Patch {
 		return 0
 	}
 	n := c.Image / c.Patch
+	return n*n + c.Registers + c.class()
+}
+
+// class returns the rows of class tokens.
+func (c *TowerConfig) class() int {
 	if f, _ := byType(c.Family); f != nil && f.class {
-		return n*n + 1
+		return 1
 	}
-	return n * n
+	return 0
+}
+
+// see sets the side of images, unless 0, whose positions are then interpolated.
+func (c *TowerConfig) see(image int) {
+	if image != 0 && image != c.Image {
+		c.Image, c.Positions = image, cmp.Or(c.Positions, c.Image)
+	}
+}
+
+// grid returns the side of the square of patches that the table of positions is of, and of an image.
+func (c *TowerConfig) grid() (table, image int) {
+	return cmp.Or(c.Positions, c.Image) / c.Patch, c.Image / c.Patch
+}
+
+// table returns the rows of the table of positions.
+func (c *TowerConfig) table() int {
+	n, _ := c.grid()
+	return n*n + c.class()
 }
 
 // most is the largest size of a model: of the table of positions it is far above what memory has.
@@ -52,15 +79,19 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 	for _, n := range []struct {
 		name string
 		of   int
-	}{{"Image", c.Image}, {"Patch", c.Patch}, {"Channels", c.Channels}, {"Width", c.Width}, {"Hidden", c.Hidden}, {"Layers", c.Layers}, {"Heads", c.Heads}} {
+	}{{"Image", c.Image}, {"Positions", cmp.Or(c.Positions, c.Image)}, {"Patch", c.Patch}, {"Channels", c.Channels}, {"Width", c.Width}, {"Hidden", c.Hidden}, {"Layers", c.Layers}, {"Heads", c.Heads}} {
 		if n.of < 1 || n.of > most {
 			return nil, fmt.Errorf("the field %s is %d, want 1 to 2^24: %w", n.name, n.of, snug.ErrConfig)
 		}
 	}
 	_, known := activations[c.Activation]
 	switch {
-	case c.Patch > c.Image:
-		return nil, fmt.Errorf("patches of %d pixels in images of %d: %w", c.Patch, c.Image, snug.ErrConfig)
+	case c.Patch > c.Image || c.Positions > 0 && c.Patch > c.Positions:
+		return nil, fmt.Errorf("patches of %d pixels in images of %d: %w", c.Patch, cmp.Or(c.Positions, c.Image), snug.ErrConfig)
+	case c.Gated && f.spellings[0].gated[0] == "" || c.Registers != 0 && f.spellings[0].registers == "":
+		return nil, fmt.Errorf("Gated or Registers, which the Family %q does not have: %w", c.Family, snug.ErrConfig)
+	case f.spellings[0].registers != "" && (c.Registers < 1 || c.Registers > most):
+		return nil, fmt.Errorf("the field Registers is %d, want 1 to 2^24: %w", c.Registers, snug.ErrConfig)
 	case c.Width%c.Heads != 0:
 		return nil, fmt.Errorf("a Width of %d and %d Heads, want heads that divide it: %w", c.Width, c.Heads, snug.ErrConfig)
 	case !known:
@@ -69,8 +100,13 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 		return nil, fmt.Errorf("no QKVBias, which models of the Family %q have: %w", c.Family, snug.ErrConfig)
 	case !(c.Eps > 0) || c.Eps > 1:
 		return nil, fmt.Errorf("the Eps is %v, want above 0, and 1 at most: %w", c.Eps, snug.ErrConfig)
-	case float64(c.Rows())*float64(c.Width) > math.MaxInt32 || float64(c.Patch)*float64(c.Patch)*float64(c.Channels) > most:
-		return nil, fmt.Errorf("%d rows of %d elements, of patches of %d pixels: want at most 2^31 elements, and 2^24 a patch: %w", c.Rows(), c.Width, c.Patch, snug.ErrConfig)
+	case float64(max(c.Rows(), c.table()))*float64(c.Width) > math.MaxInt32 || float64(c.Patch)*float64(c.Patch)*float64(c.Channels) > most:
+		return nil, fmt.Errorf("%d rows of %d elements, of patches of %d pixels: want at most 2^31 elements, and 2^24 a patch: %w", max(c.Rows(), c.table()), c.Width, c.Patch, snug.ErrConfig)
+	}
+	if f.write != nil {
+		if _, err := f.write(c); err != nil {
+			return nil, err
+		}
 	}
 	return f, nil
 }
@@ -126,12 +162,17 @@ func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 	if err = lenientJSON.Unmarshal(text, &in); err != nil {
 		return c, false, fmt.Errorf("%s%w: %w", path, err, snug.ErrCorrupt)
 	}
-	c = TowerConfig{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias || f.nested != ""}
+	c = TowerConfig{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias || f.nested != "", Registers: c.Registers}
 	if c.Image, err = side(in.Image); err != nil {
 		return c, false, fmt.Errorf("%simage_size: %w", path, err)
 	}
 	if c.Patch, err = side(in.Patch); err != nil {
 		return c, false, fmt.Errorf("%spatch_size: %w", path, err)
+	}
+	if f.read != nil {
+		if err = f.read(&c, text); err != nil {
+			return c, false, fmt.Errorf("%s%w", path, err)
+		}
 	}
 	if c.Labels, err = labels(top.Classes); err != nil {
 		return c, false, fmt.Errorf("id2label: %w", err)
@@ -259,13 +300,24 @@ func (c *TowerConfig) text(old []byte, dt snug.DType) ([]byte, error) {
 	}
 	for name, v := range map[string]any{
 		"hidden_size": c.Width, "intermediate_size": c.Hidden, "num_hidden_layers": c.Layers, "num_attention_heads": c.Heads, "num_channels": c.Channels,
-		"image_size": c.Image, "patch_size": c.Patch, "hidden_act": c.Activation, "layer_norm_eps": strictjson.Float(c.Eps),
+		"image_size": cmp.Or(c.Positions, c.Image), "patch_size": c.Patch, "hidden_act": c.Activation, "layer_norm_eps": strictjson.Float(c.Eps),
 	} {
 		set(tower, name, v)
 	}
 	if old == nil {
 		for name, v := range f.fresh {
 			set(tower, name, v)
+		}
+	}
+	if f.write != nil {
+		own, err := f.write(c)
+		if err != nil {
+			return nil, err
+		}
+		for name, v := range own {
+			if set(tower, name, v); v == nil {
+				delete(tower, name)
+			}
 		}
 	}
 	if f.nested == "" {

@@ -45,6 +45,13 @@ func OpenTower(dir string, o TowerOptions) (t *Tower, err error) {
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	f, _ := byType(c.Family)
+	side := o.Image
+	if f.resizes && side == 0 {
+		if side, err = crop(dir); err != nil {
+			return nil, fmt.Errorf("the size of images, which Options.Image would give: %w", err)
+		}
+	}
+	c.see(side)
 	in := f.place(w, f.places())
 	fresh := o.Labels != nil
 	if head, has := w.Tensor("classifier.weight"); fresh {
@@ -117,11 +124,12 @@ func (t *Tower) written(name string, in place) string {
 	if n == in.spelling {
 		return name
 	}
+	other := in.spelling.inBlock()
 	for i := range t.config.Layers {
 		rest, is := strings.CutPrefix(name, n.of(i))
-		for _, p := range [][2]string{{n.norm1, in.spelling.norm1}, {n.q, in.spelling.q}, {n.k, in.spelling.k}, {n.v, in.spelling.v}, {n.out, in.spelling.out}, {n.norm2, in.spelling.norm2}, {n.up, in.spelling.up}, {n.down, in.spelling.down}} {
-			if end, found := strings.CutPrefix(rest, p[0]+"."); is && found {
-				return in.spelling.of(i) + p[1] + "." + end
+		for j, part := range n.inBlock() {
+			if end, found := strings.CutPrefix(rest, part); is && part != "" && found && (end == "" || end[0] == '.') {
+				return in.spelling.of(i) + other[j] + end
 			}
 		}
 	}
@@ -144,24 +152,24 @@ func (f *origin) deep(blocks int) error {
 	return nil
 }
 
-// name returns what a parameter of a tower is called there, and nothing for one of a new head.
-func (f *origin) name(t *Tower, p *layers.Param) string {
+// slot returns where a parameter of a tower is there: in no tensor if it is of a new head.
+func (f *origin) slot(t *Tower, p *layers.Param) slot {
 	if t.loss == nil || p != t.loss.Head && p != t.loss.Bias {
-		return f.prefix + t.written(strings.TrimPrefix(p.Name, t.own), f.place)
+		return f.spelling.slot(f.prefix+t.written(strings.TrimPrefix(p.Name, t.own), f.place), p)
 	}
 	if f.fresh {
-		return ""
+		return slot{}
 	}
-	return p.Name
+	return slot{tensor: p.Name, shape: p.Shape}
 }
 
 // check returns an error if a parameter has another shape there.
 func (f *origin) check(t *Tower, p *layers.Param) error {
-	name := f.name(t, p)
-	if name == "" {
+	at := f.slot(t, p)
+	if at.tensor == "" {
 		return nil
 	}
-	return checkTensor(f.Weights, name, p.Shape)
+	return checkTensor(f.Weights, at.tensor, at.shape)
 }
 
 // load reads the weights of a folder.
@@ -190,17 +198,24 @@ func (t *Tower) load(from *origin) error {
 	return nil
 }
 
-// loadParams reads the parameters, and sets used for the names that they have in the folder.
+// loadParams reads the parameters, and sets used for the tensors that they are of.
 func (t *Tower) loadParams(from *origin, used map[string]bool) error {
-	return from.LoadAll(func(yield func(string, snug.View) bool) {
+	err := from.LoadAll(func(yield func(string, snug.View) bool) {
 		for _, p := range t.Model.Params() {
-			if name := from.name(t, p); name != "" {
-				if used[name] = true; !yield(name, p.Value) {
+			if at := from.slot(t, p); at.tensor != "" && at.whole(p) {
+				if used[at.tensor] = true; !yield(at.tensor, p.Value) {
 					return
 				}
 			}
 		}
 	})
+	for _, p := range t.Model.Params() {
+		if at := from.slot(t, p); err == nil && at.tensor != "" && !at.whole(p) {
+			used[at.tensor] = true
+			err = from.LoadAt(at.tensor, at.lo, p.Value)
+		}
+	}
+	return err
 }
 
 // checkTensor returns an error if a tensor is missing, is quantized, or has another shape.

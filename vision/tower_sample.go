@@ -77,7 +77,7 @@ func (t *Tower) Logits(ctx context.Context, out []float32, s layers.Sample) (err
 	}
 	pooled := make([]float32, 0, images*c.Width*len(t.family.means))
 	for i := range images {
-		for _, m := range t.family.means {
+		for _, m := range t.family.meansOf(c) {
 			pooled = append(pooled, mean(rows[i*c.Rows()*c.Width:][:c.Rows()*c.Width], c.Width, m)...)
 		}
 	}

@@ -44,11 +44,40 @@ func (t *Tower) Save(dir string) (err error) {
 // fileTypes are the names of types in files.
 var fileTypes = map[snug.DType]string{snug.F32: "F32", snug.F16: "F16", snug.BF16: "BF16"}
 
+// joined returns what makes a tensor on the host of two vectors, one after the other.
+func joined(a, b snug.View) func() (snug.View, error) {
+	return func() (v snug.View, err error) {
+		if v, _, err = snug.MakeView(snug.CPU(), a.DType(), a.Len()+b.Len()); err != nil {
+			return v, err
+		}
+		for lo, from := range map[int]snug.View{0: a, a.Len(): b} {
+			part, err := v.Slice(lo, lo+from.Len())
+			if err == nil {
+				err = snug.Copy(part, from)
+			}
+			if err != nil {
+				return v, err
+			}
+		}
+		return v, nil
+	}
+}
+
 // tensors yields what Save writes.
 func (t *Tower) tensors() iter.Seq2[amp.Tensor, snug.View] {
 	return func(yield func(amp.Tensor, snug.View) bool) {
+		halves := map[string]snug.View{} // the first of tensors that have two parameters
 		for _, p := range t.Model.Params() {
-			if !yield(amp.Tensor{Name: p.Name, DType: fileTypes[t.dtype], Shape: p.Shape}, p.Value) {
+			at := t.family.spellings[0].slot(p.Name, p)
+			info, v := amp.Tensor{Name: at.tensor, DType: fileTypes[t.dtype], Shape: at.shape}, p.Value
+			if !at.whole(p) {
+				first, has := halves[at.tensor]
+				if halves[at.tensor] = v; !has {
+					continue
+				}
+				info.Make, v = joined(first, v), snug.View{}
+			}
+			if !yield(info, v) {
 				return
 			}
 		}

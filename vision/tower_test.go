@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,7 @@ func numbers(number, n int) []float32 {
 // goldenTower has what transformers computes.
 type goldenTower struct {
 	Rows, Logits []float64
+	Resized      []float64 // the rows of an image of another size
 	Loss         float64
 	Gradients    map[string][2]float64
 }
@@ -85,18 +87,26 @@ func features(t *testing.T, m *vision.Tower, s layers.Sample) []float32 {
 func TestTowerGolden(t *testing.T) {
 	folders, err := os.ReadDir("testdata/towers")
 	require.NoError(t, err)
-	require.Len(t, folders, 8)
+	require.Len(t, folders, 12)
 	for _, f := range folders {
 		t.Run(f.Name(), func(t *testing.T) {
-			name := f.Name()
-			if name == "vit-v5" {
-				name = "vit"
-			}
-			golden := readTowerGolden(t, name)
+			golden := readTowerGolden(t, strings.TrimSuffix(f.Name(), "-v5"))
 			m, err := vision.OpenTower(filepath.Join("testdata/towers", f.Name()), vision.TowerOptions{})
 			require.NoError(t, err)
 			s := goldenSample(t, m)
 			near(t, golden.Rows, features(t, m, s), 2e-6)
+			if golden.Resized != nil {
+				other, err := vision.OpenTower(filepath.Join("testdata/towers", f.Name()), vision.TowerOptions{Image: 18})
+				require.NoError(t, err)
+				dir := t.TempDir()
+				require.NoError(t, other.Save(dir)) // with the positions of the folder
+				again, err := vision.OpenTower(dir, vision.TowerOptions{})
+				require.NoError(t, err)
+				require.Equal(t, features(t, m, s), features(t, again, s))
+				s, err := other.Sample([][]float32{numbers(1000, 3*18*18)}, nil)
+				require.NoError(t, err)
+				near(t, golden.Resized, features(t, other, s), 2e-6)
+			}
 			if golden.Loss == 0 {
 				require.Empty(t, m.Config().Labels)
 				return
@@ -162,10 +172,14 @@ func TestTowerSaves(t *testing.T) {
 				return vision.OpenTower(dir, vision.TowerOptions{Labels: []string{"a", "b"}, Options: layers.Options{DType: snug.BF16}})
 			}})
 	}
-	for _, towerFamily := range []string{"vit", "clip", "siglip"} {
+	for _, towerFamily := range []string{"vit", "clip", "siglip", "dinov2", "dinov2_with_registers"} {
 		for _, labels := range [][]string{nil, {"a", "b"}} {
 			c := shape
-			c.Family, c.Labels = towerFamily, labels
+			if c.Family, c.Labels = towerFamily, labels; towerFamily == "dinov2_with_registers" {
+				c.Registers, c.Gated, c.Hidden = 2, true, 16
+			} else if towerFamily == "dinov2" {
+				c.Hidden = 16
+			}
 			name := "new " + towerFamily
 			if labels != nil {
 				name += " with labels"
