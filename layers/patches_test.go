@@ -89,7 +89,7 @@ func TestPatches(t *testing.T) {
 			}
 		})
 	}
-	for name, grid := range map[string]conv.ResizeShape{"other positions": {Size: [3]int{2, 2}, Out: [3]int{3, 1}}, "no grid": {}, "most": {Size: [3]int{2, 3}, Out: [3]int{1 << 40, 1 << 40}}} {
+	for name, grid := range map[string]conv.ResizeShape{"other positions": {Size: [3]int{2, 2}, Out: [3]int{3, 1}}, "no grid": {}, "most": {Size: [3]int{2, 3}, Out: [3]int{1 << 30, 1 << 30}}} {
 		e := layers.NewPatches("e", in, width, 6, false)
 		e.Resize = &grid
 		_, err := layers.NewModel(in, layers.MSE{}, layers.Options{}, e)

@@ -89,7 +89,7 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 	case c.Patch > c.Image || c.Positions > 0 && c.Patch > c.Positions:
 		return nil, fmt.Errorf("patches of %d pixels in images of %d: %w", c.Patch, cmp.Or(c.Positions, c.Image), snug.ErrConfig)
 	case c.Gated && f.spellings[0].gated[0] == "" || c.Registers != 0 && f.spellings[0].registers == "":
-		return nil, fmt.Errorf("Gated or Registers, which the Family %q does not have: %w", c.Family, snug.ErrConfig)
+		return nil, fmt.Errorf("the fields Gated or Registers, which the Family %q does not have: %w", c.Family, snug.ErrConfig)
 	case f.spellings[0].registers != "" && (c.Registers < 1 || c.Registers > most):
 		return nil, fmt.Errorf("the field Registers is %d, want 1 to 2^24: %w", c.Registers, snug.ErrConfig)
 	case c.Width%c.Heads != 0:

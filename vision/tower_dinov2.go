@@ -76,7 +76,7 @@ func writeDino(c *TowerConfig) (map[string]any, error) {
 	for f.Ratio = 1; f.hidden(c.Width) < c.Hidden; f.Ratio++ {
 	}
 	if f.hidden(c.Width) != c.Hidden {
-		return nil, fmt.Errorf("Hidden is %d, want a multiple of the Width, %d, or of a Gated one two thirds, as a multiple of 8: %w", c.Hidden, c.Width, snug.ErrConfig)
+		return nil, fmt.Errorf("the field Hidden is %d, want a multiple of the Width, %d, or of a Gated one two thirds, as a multiple of 8: %w", c.Hidden, c.Width, snug.ErrConfig)
 	}
 	m := map[string]any{"mlp_ratio": f.Ratio, "use_swiglu_ffn": c.Gated, "intermediate_size": nil}
 	if c.Registers > 0 {
