@@ -18,7 +18,8 @@
 // refused, or it changes nothing and is listed in [File].Ignored.
 //
 // Up to 4 MiB of tokens are held in memory, 4 bytes each. If there are more, all of them are in a temporary file, from
-// which the samples of a batch are read. Besides, a sample takes about 8 bytes of memory, a pair 12: 4 of them in the order of an epoch.
+// which the samples of a batch are read. Besides, a sample takes about 8 bytes of memory, a pair 12: 4 of them in the order of an epoch. An
+// image takes about 250 bytes; its file stays where it is, or goes to a temporary one if a row has it.
 package dataset
 
 import (
@@ -37,6 +38,7 @@ import (
 	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
 )
 
 // Options say how text becomes samples.
@@ -56,6 +58,10 @@ type Options struct {
 	Format string
 	// Map names fields: Map["prompt"] = "question" reads the field question as prompt. An empty name leaves a field out.
 	Map map[string]string
+	// Images says how the model sees images; nil: only text is learned, and rows with images are refused.
+	Images *vision.Input
+	// ImageFolder is where relative paths of images begin; empty: in the folder of the file of the row.
+	ImageFolder string
 	// Memory is how many bytes the reading of a file may take, beside the tokens: 0 for 256 MiB, and 4 MiB at least. It
 	// bounds a row, a word and a page of Parquet, whose sizes are counted before memory is taken for them. What is larger is
 	// an error that names the limit.
@@ -84,6 +90,7 @@ type Set struct {
 	// spool has the tokens of all samples. A token that does not count as a label is stored as its bitwise complement,
 	// which is negative.
 	spool   spool
+	blobs   temporary  // the files of images that have no file of their own
 	eos     *int32     // Options.EOS, or the tokenizer's; nil if it names none
 	list    sampleList // of the samples in the order of the files
 	held    []uint32   // numbers in list of the samples that are held out, in order
@@ -91,6 +98,8 @@ type Set struct {
 	order   []uint32 // numbers of the samples, in the order of this epoch
 	epoch   int64
 	origins []string // of the first samples, in the order in which they were read
+
+	pictures []picture // of all samples, in the order of the files
 }
 
 // Batch is a micro-batch.
@@ -101,6 +110,9 @@ type Batch struct {
 	// Pairs has the numbers of the batch's pairs, see [Set.Pairs]. A pair has two sequences: the prompt with the chosen
 	// answer, then the prompt with the rejected one. If Pairs is nil, each sequence is a sample.
 	Pairs []int
+	// Images has the numbers of the images of each sequence, in the order of their placeholders, see [Set.Pixels]; nil if no sample of the
+	// set has an image.
+	Images [][]int
 }
 
 // MaxContext is the largest Options.Context that [Open] accepts.
@@ -132,6 +144,9 @@ func Open(paths []string, tok *tokenizer.Tokenizer, o Options) (*Set, error) {
 	s := newSet(o)
 	if o.Context < 1 || o.Context > MaxContext || !(o.HeldOut >= 0 && o.HeldOut <= 0.5) || o.HeldOutMost < 0 {
 		return nil, fmt.Errorf("dataset: a context of %d tokens, a held-out share of %v and at most %d samples held out, want 1 to %d, 0 to 0.5, and 0 or more: %w", o.Context, o.HeldOut, o.HeldOutMost, MaxContext, snug.ErrConfig)
+	}
+	if o.Images != nil && o.Pairs {
+		return nil, fmt.Errorf("dataset: pairs of answers with Images, which are for samples of one answer: %w", snug.ErrConfig)
 	}
 	for _, check := range []func() error{o.checkFormat, o.checkMap} {
 		if err := check(); err != nil {
@@ -192,11 +207,11 @@ func (s *Set) end() error {
 }
 
 // Close removes the temporary file, if there is one. Closing twice does nothing.
-func (s *Set) Close() error { return s.spool.close() }
+func (s *Set) Close() error { return errors.Join(s.spool.close(), s.blobs.close()) }
 
-// add makes a sample of the tokens of a text, or of those of two answers with their prompt. It cuts each to the context, and
+// add makes a sample of the tokens of a text, with its images, or of those of two answers with their prompt. It cuts each to the context, and
 // drops a sample if one of them has no label left.
-func (s *Set) add(texts ...[]int32) error {
+func (s *Set) add(pictures []picture, texts ...[]int32) error {
 	kept, cut := make([][]int32, len(texts)), false
 	for i, tokens := range texts {
 		kept[i] = s.cut(tokens)
@@ -214,7 +229,8 @@ func (s *Set) add(texts ...[]int32) error {
 		}
 		labels += n
 	}
-	x := sample{at: s.spool.len(), n: int32(len(tokens))}
+	x := sample{at: s.spool.len(), n: int32(len(tokens)), images: [2]int{len(s.pictures), len(s.pictures) + len(pictures)}}
+	s.pictures = append(s.pictures, pictures...)
 	if len(kept) > 1 {
 		x.mid = int32(len(kept[0]))
 	}
@@ -274,6 +290,9 @@ func (s *Set) Sum() (sum [sha256.Size]byte, err error) {
 			h.Write(b)
 			h.Write(tokens)
 			b = b[:0]
+			for i := x.images[0]; i < x.images[1]; i++ {
+				h.Write(s.pictures[i].sum[:])
+			}
 		}
 	}
 	h.Write(b)
@@ -312,6 +331,14 @@ func (s *Set) batch(numbers []int) (b Batch, err error) {
 	}
 	if s.options.Pairs {
 		b.Pairs = numbers
+	}
+	if len(s.pictures) > 0 {
+		b.Images = make([][]int, len(list))
+		for i, x := range list {
+			for n := x.images[0]; n < x.images[1]; n++ {
+				b.Images[i] = append(b.Images[i], n)
+			}
+		}
 	}
 	b.Batch, err = s.pack(list)
 	return b, err

@@ -262,7 +262,7 @@ func batches(t *rapid.T) {
 		for j := range 2 + i%context {
 			tokens = append(tokens, int32(1000*i+j))
 		}
-		require.NoError(t, s.add(tokens))
+		require.NoError(t, s.add(nil, tokens))
 	}
 	require.NoError(t, s.end())
 	s.holdOut()

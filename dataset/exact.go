@@ -12,6 +12,8 @@ func exact(x value) error {
 	switch x := x.(type) {
 	case literal:
 		return fmt.Errorf("%s is not JSON: write null, or a string", string(x))
+	case blob:
+		return fmt.Errorf("bytes have no JSON: store them as a string")
 	case foreign:
 		return fmt.Errorf("%s has no JSON: store it as a string", string(x))
 	case json.Number:

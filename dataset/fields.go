@@ -58,14 +58,18 @@ var rowRules = map[string]rule{
 	"chat_template":   {"refused: the template of the tokenizer is used", refuse("a row cannot bring its own chat template: put it into the model's folder" + leave("chat_template"))},
 	"history":         {"obeyed with an instruction, else refused", refuse("earlier turns are for instructions: use messages" + leave("history"))},
 	"context":         {"the input of an instruction; refused beside a question", checkContext},
-	"image":           media, "images": media, "video": media, "videos": media, "audio": media, "audios": media,
+	"image":           images, "images": images, "video": media, "videos": media, "audio": media, "audios": media,
 	"system": aside, "system_prompt": aside, "system_message": aside, "tools": aside, "functions": aside, "documents": aside,
 	"chat_template_kwargs": aside, "enable_thinking": aside, "reasoning_effort": aside,
 }
 
-var media = rule{"refused: only text is learned", func(_ *rows, name string, _ value) (bool, error) {
+var media = rule{"refused: only text and images are learned", refuseMedia}
+
+var images = rule{"of a conversation or a question, for a model that sees images; else refused", refuseMedia}
+
+func refuseMedia(_ *rows, name string, _ value) (bool, error) {
 	return false, fmt.Errorf("the row has %s, and only text is learned"+withoutIt, name, name)
-}}
+}
 
 // aside is the rule for a field that conversations obey, where the row has no conversation.
 var aside = rule{"obeyed in conversations; beside texts refused", func(_ *rows, name string, _ value) (bool, error) {

@@ -101,6 +101,8 @@ type content struct {
 	asked                    string // what the prompt is made of, where words were put around it
 	// chats has one conversation, or of a pair that with the chosen answer and that with the rejected one. Nil: texts.
 	chats []chat.Conversation
+	// images are those of the conversation, in the order in which its contents have their marks.
+	images []imageSource
 }
 
 // choose returns the form of a row: that of the file, or the first that fits.

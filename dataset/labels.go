@@ -79,15 +79,23 @@ func (r *reader) beginning(text string, o tokenizer.EncodeOptions) (string, erro
 	return text, nil
 }
 
-// labelChat returns the tokens of a conversation, whose labels are the assistant's turns, and its text. There is a
+// labelChat returns the tokens of a conversation with images, whose labels are the assistant's turns, and its text. There is a
 // template.
-func (r *reader) labelChat(c chat.Conversation) ([]int32, chat.Labeled, error) {
+func (r *reader) labelChat(c chat.Conversation, pictures []picture) ([]int32, chat.Labeled, error) {
+	if len(pictures) > 0 {
+		c = inParts(c)
+	}
 	l, err := r.options.Template.Label(c)
 	if errors.Is(err, jinja.ErrBound) {
 		return nil, l, &encodeError{err}
 	}
 	if err != nil {
 		return nil, l, err
+	}
+	if len(pictures) > 0 {
+		if err := r.expand(&l, pictures); err != nil {
+			return nil, l, &encodeError{err}
+		}
 	}
 	var spans []span
 	for _, turn := range l.Turns {
@@ -101,6 +109,11 @@ func (r *reader) labelChat(c chat.Conversation) ([]int32, chat.Labeled, error) {
 	}
 	if err != nil {
 		return nil, l, &encodeError{err}
+	}
+	if r.options.Images != nil {
+		if err := r.checkRows(ids, pictures); err != nil {
+			return nil, l, &encodeError{err}
+		}
 	}
 	return ids, l, nil
 }

@@ -71,7 +71,7 @@ var messageRules = map[string]messageRule{
 	"chat_template": {"refused", refuseMember("a message cannot bring a chat template")},
 }
 
-var refusedMedia = messageRule{"refused: only text is learned", refuseMember("only text is learned")}
+var refusedMedia = messageRule{"refused: images are parts of the content, or fields of the row", refuseMember("only the content is learned: write images as its parts")}
 
 var (
 	weigh = learnedIf(true, "1, or 0 for an answer that is not learned")
@@ -259,13 +259,22 @@ func (f *rows) contents(m *turn, o object) error {
 		m.Content = x
 		return nil
 	case list:
-		var b strings.Builder
+		var parts []string
+		images := len(f.images)
 		for i, part := range x {
+			var b strings.Builder
 			if err := f.part(m, &b, part); err != nil {
 				return fmt.Errorf("part %d: %w", i, err)
 			}
+			if b.Len() > 0 {
+				parts = append(parts, b.String())
+			}
 		}
-		m.Content = b.String()
+		between := ""
+		if len(f.images) > images {
+			between = partBorder
+		}
+		m.Content = strings.Join(parts, between)
 		m.NoContent = len(x) == 0
 		return nil
 	case object:
@@ -289,6 +298,11 @@ func (f *rows) part(m *turn, b *strings.Builder, x value) error {
 	}
 	o = withoutNulls(o).(object)
 	kind, _ := textOf(o, "type")
+	if _, has := o.Get("image"); f.seesImages() && (slices.Contains(imageParts, kind) || kind == "" && has) {
+		mark, err := f.imagePart(m, o)
+		b.WriteString(mark)
+		return err
+	}
 	text, found := "", false
 	for _, member := range o {
 		isText, err := f.partMember(kind, member)

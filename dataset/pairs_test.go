@@ -112,7 +112,7 @@ func TestOnce(t *testing.T) {
 	s := newSet(Options{Context: 9, Seed: 3, HeldOut: 0.2, Pairs: true})
 	const n = 30
 	for i := range int32(n) {
-		require.NoError(t, s.add([]int32{1000 * i, 1000*i + 1}, []int32{1000 * i, 1000*i + 2}))
+		require.NoError(t, s.add(nil, []int32{1000 * i, 1000*i + 1}, []int32{1000 * i, 1000*i + 2}))
 	}
 	s.holdOut()
 	require.Equal(t, n, s.Pairs())

@@ -20,12 +20,15 @@ type object = chat.Object
 // member is a name and its value, of which [value] says what it may be.
 type member = chat.Field
 
-// value is a value of JSON: nil, bool, [json.Number], string, list, object, or literal; or of a table one that is foreign.
+// value is a value of JSON: nil, bool, [json.Number], string, list, object, or literal; or of a table a blob or one that is foreign.
 // Strings are UTF-8.
 type value = any
 
 // list is an array of JSON.
 type list []value
+
+// blob is bytes of a table that are no text, such as the file of an image.
+type blob []byte
 
 // literal is a word that programs write for a number and that is not JSON: NaN, Infinity or -Infinity. It may be in
 // fields that are not used.
@@ -56,11 +59,16 @@ func kindOf(v value) string {
 		return "an object"
 	case literal:
 		return string(v) + ", which is not JSON: write null"
+	case blob:
+		return "bytes"
 	case foreign:
 		return string(v) + ", about whose text programs differ: store the column as strings"
 	}
 	return fmt.Sprintf("%T", v)
 }
+
+// MarshalJSON implements [json.Marshaler] by an error: bytes are no JSON.
+func (b blob) MarshalJSON() ([]byte, error) { return nil, fmt.Errorf("%d bytes are not JSON", len(b)) }
 
 // MarshalJSON implements [json.Marshaler] by an error: the word is not JSON.
 func (l literal) MarshalJSON() ([]byte, error) { return nil, fmt.Errorf("%s is not JSON", string(l)) }

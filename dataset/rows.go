@@ -75,7 +75,8 @@ const (
 type rows struct {
 	parser
 	reader  *reader
-	at      string // of the row that is read
+	at      string        // of the row that is read
+	images  []imageSource // of the row, by the numbers of their marks
 	form    *form
 	told    bool            // Options.Format says the form
 	chats   *bool           // of texts: whether they are conversations
@@ -212,7 +213,10 @@ func (f *rows) texts(v *view) {
 func (r *reader) take(x row) error {
 	f := r.rows
 	f.found.Rows++
-	f.at = x.at
+	f.at, f.images = x.at, nil
+	if f.seesImages() && marked(x.fields) {
+		return fmt.Errorf("a text has one of the noncharacters U+FDE8 to U+FDEA, which stand for images here: %w", snug.ErrConfig)
+	}
 	v, err := newView(f.parser, x, r.options.Map)
 	if err != nil {
 		return err
@@ -226,7 +230,9 @@ func (r *reader) take(x row) error {
 	var c content
 	if err == nil {
 		f.form = chosen
-		c, err = chosen.read(f, v)
+		if c, err = chosen.read(f, v); err == nil {
+			err = f.attach(v, &c)
+		}
 	} else if !errors.As(err, &left) {
 		f.form = nil
 		return err
@@ -293,7 +299,10 @@ func (r *reader) sample(f *rows, at string, c content) error {
 		answers = append(answers, c.rejected)
 	}
 	tokens, seen := make([][]int32, len(answers)), map[string]bool{}
-	var err error
+	pictures, err := r.pictures(c.images)
+	if err != nil {
+		return err
+	}
 	for i, answer := range answers {
 		if c.chats == nil {
 			text := c.prompt + answer
@@ -307,7 +316,7 @@ func (r *reader) sample(f *rows, at string, c content) error {
 			continue
 		}
 		var l chat.Labeled
-		if tokens[i], l, err = r.labelChat(c.chats[i]); err != nil {
+		if tokens[i], l, err = r.labelChat(c.chats[i], pictures); err != nil {
 			break
 		}
 		f.notes(at, c.chats[i], l, seen)
@@ -335,7 +344,12 @@ func (r *reader) sample(f *rows, at string, c content) error {
 		r.stats.Dropped++
 		return nil
 	}
-	return r.add(tokens...)
+	if n := len(pictures); n > 0 && r.rowsIn(r.cut(tokens[0])) < r.rowsIn(tokens[0]) {
+		r.stats.Truncated++
+		f.drop(at, fmt.Errorf("its %d images do not end within %d tokens (-context): %w", n, r.options.Context, snug.ErrConfig))
+		return nil
+	}
+	return r.add(pictures, tokens...)
 }
 
 // notes takes up what a template has done to a conversation. seen has the kinds of notes of the row so far.

@@ -8,6 +8,8 @@ type sampleList struct {
 	sizes chunked // numbers of tokens; joinedBit says that the first token is also the last one of the sample before
 	mids  chunked // of pairs
 	marks []mark
+	// ends has the number of images up to each sample, nil while no sample has one.
+	ends chunked
 }
 
 // mark says where the tokens of a sample are. The samples up to the next mark follow it.
@@ -35,6 +37,13 @@ func (c *chunked) add(x uint32) {
 	(*c)[last] = append((*c)[last], x)
 }
 
+func (c chunked) len() (n int) {
+	for _, chunk := range c {
+		n += len(chunk)
+	}
+	return n
+}
+
 func (c chunked) get(i int) uint32 { return c[i/chunkNumbers][i%chunkNumbers] }
 
 // sample is n tokens, from number at of all tokens on. The last one is a label only. In a pair, the first mid are the
@@ -42,6 +51,7 @@ func (c chunked) get(i int) uint32 { return c[i/chunkNumbers][i%chunkNumbers] }
 type sample struct {
 	at     int64
 	n, mid int32
+	images [2]int // its images are those from the first number to before the second
 }
 
 // texts returns the range of the sample's tokens of each sequence.
@@ -69,6 +79,12 @@ func (l *sampleList) add(x sample) {
 	if x.mid > 0 {
 		l.mids.add(uint32(x.mid))
 	}
+	if l.ends != nil || x.images[1] > 0 {
+		for before := l.ends.len(); before < l.n; before++ {
+			l.ends.add(0)
+		}
+		l.ends.add(uint32(x.images[1]))
+	}
 	l.n++
 }
 
@@ -85,6 +101,11 @@ func (l *sampleList) get(i int) sample {
 	x := sample{at: at, n: int32(l.sizes.get(i) &^ joinedBit)}
 	if l.mids != nil {
 		x.mid = int32(l.mids.get(i))
+	}
+	if l.ends != nil {
+		if x.images[1] = int(l.ends.get(i)); i > 0 {
+			x.images[0] = int(l.ends.get(i - 1))
+		}
 	}
 	return x
 }

@@ -42,13 +42,13 @@ func sameOnDisk(t *rapid.T) {
 		for _, s := range []*Set{whole, spooled} {
 			switch {
 			case o.Pairs:
-				require.NoError(t, s.add(a, slices.Concat(a, a)))
+				require.NoError(t, s.add(nil, a, slices.Concat(a, a)))
 			case blocks:
 				b := &cutter{Set: s}
 				require.NoError(t, b.add(a))
 				b.end()
 			default:
-				require.NoError(t, s.add(a))
+				require.NoError(t, s.add(nil, a))
 			}
 		}
 	}
@@ -286,7 +286,7 @@ func TestFarTokens(t *testing.T) {
 		s := newSet(Options{Context: 8, memory: 16})
 		s.spool.file, s.spool.written = &full{begin: begin, room: math.MaxInt}, begin
 		for i := range int32(30) {
-			require.NoError(t, s.add([]int32{i, i + 1, i + 2}))
+			require.NoError(t, s.add(nil, []int32{i, i + 1, i + 2}))
 		}
 		require.NoError(t, s.end())
 		require.Equal(t, begin+30*3*tokenBytes, s.Stats().OnDisk)

@@ -155,6 +155,7 @@ type tableRows struct {
 type leaf struct {
 	name   string
 	scalar func(parquet.Value) value // of values that are numbers or bytes of a type of their own, else nil
+	text   bool                      // bytes are UTF-8
 	pages  parquet.Pages
 	page   parquet.Page
 	values parquet.ValueReader
@@ -182,7 +183,7 @@ const (
 func (t *tableRows) node(c *parquet.Column) *columnNode {
 	n := &columnNode{Column: c}
 	if c.Leaf() {
-		l := &leaf{name: strings.Join(c.Path(), "."), pages: t.chunks[c.Index()].Pages(), scalar: scalarOf(t.types[c.Index()])}
+		l := &leaf{name: strings.Join(c.Path(), "."), pages: t.chunks[c.Index()].Pages(), scalar: scalarOf(t.types[c.Index()]), text: isText(t.types[c.Index()])}
 		t.leaves = append(t.leaves, l)
 		n.leaves = []*leaf{l}
 		return n
@@ -290,7 +291,7 @@ func (t *tableRows) present(n *columnNode) (value, error) {
 		if f := n.leaves[0].scalar; f != nil && !v.IsNull() {
 			return f(v), nil
 		}
-		return t.scalar(v)
+		return t.scalar(v, n.leaves[0].text)
 	case n.kind == listNode:
 		// The element is the only child of the repeated group, unless the group is the element, as old writers have it.
 		element := n.inner[0]
@@ -340,7 +341,8 @@ func (t *tableRows) pairs(n *columnNode) (value, error) {
 }
 
 // scalar returns a value of a column as one of JSON.
-func (t *tableRows) scalar(v parquet.Value) (value, error) {
+// text says that bytes of the column are UTF-8.
+func (t *tableRows) scalar(v parquet.Value, text bool) (value, error) {
 	if v.IsNull() {
 		return nil, nil
 	}
@@ -357,6 +359,9 @@ func (t *tableRows) scalar(v parquet.Value) (value, error) {
 			return nil, err
 		}
 		if !utf8.Valid(b) {
+			if !text {
+				return blob(slices.Clone(b)), nil
+			}
 			return nil, fmt.Errorf("byte %d of a string is not UTF-8: %w", firstInvalid(b), snug.ErrCorrupt)
 		}
 		return string(b), nil

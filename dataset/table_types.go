@@ -78,6 +78,15 @@ func scalarOf(t format.SchemaElement) func(parquet.Value) value {
 	return nil
 }
 
+// isText reports whether a column says that its bytes are UTF-8.
+func isText(t format.SchemaElement) bool {
+	switch t.LogicalType.Value.(type) {
+	case *format.StringType, *format.EnumType, *format.JsonType:
+		return true
+	}
+	return t.ConvertedType.Valid && (t.ConvertedType.V == deprecated.UTF8 || t.ConvertedType.V == deprecated.Enum || t.ConvertedType.V == deprecated.Json)
+}
+
 func float16Of(v parquet.Value) value {
 	b := v.ByteArray()
 	if len(b) != 2 {

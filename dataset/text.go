@@ -71,7 +71,7 @@ func (b *cutter) add(tokens []int32) error {
 
 // cut makes a sample of n tokens.
 func (b *cutter) cut(n int) {
-	b.list.add(sample{at: b.first, n: int32(n)})
+	b.list.add(sample{at: b.first, n: int32(n), images: [2]int{len(b.pictures), len(b.pictures)}})
 	b.stats.Tokens += int64(n - 1)
 	b.stats.Trained += int64(n - 1)
 	b.first += int64(n - 1)

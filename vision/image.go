@@ -126,18 +126,44 @@ func decode(r io.Reader, o DecodeOptions) (*Image, error) {
 	return decodeFile(file, o)
 }
 
-// decodeFile decodes a whole file with complete options.
-func decodeFile(file []byte, o DecodeOptions) (*Image, error) {
-	f, err := formatOf(file)
-	if err != nil {
-		return nil, err
+// DecodeSize returns the pixels of a row and of a column of the image that [Decode] makes of a file, from its header. Errors are those of
+// Decode; a file whose pixels are damaged has a size.
+func DecodeSize(file []byte, o DecodeOptions) (width, height int, err error) {
+	if o, err = o.complete(); err == nil && len(file) > o.Bytes {
+		err = fmt.Errorf("file of %d bytes, want at most %d: %w", len(file), o.Bytes, snug.ErrNoMemory)
 	}
-	width, height, err := f.size(file)
+	var f format
+	if err == nil {
+		f, width, height, err = header(file, o)
+	}
 	if err != nil {
-		return nil, damaged(f.name, err)
+		return 0, 0, fmt.Errorf("vision: %w", err)
+	}
+	if sideways(f.orientation(file)) {
+		width, height = height, width
+	}
+	return width, height, nil
+}
+
+// header reads the size of an image and compares it with the limits of complete options.
+func header(file []byte, o DecodeOptions) (f format, width, height int, err error) {
+	if f, err = formatOf(file); err != nil {
+		return f, 0, 0, err
+	}
+	if width, height, err = f.size(file); err != nil {
+		return f, 0, 0, damaged(f.name, err)
 	}
 	if err := o.admit(width, height); err != nil {
-		return nil, fmt.Errorf("%s: %w", f.name, err)
+		return f, 0, 0, fmt.Errorf("%s: %w", f.name, err)
+	}
+	return f, width, height, nil
+}
+
+// decodeFile decodes a whole file with complete options.
+func decodeFile(file []byte, o DecodeOptions) (*Image, error) {
+	f, _, _, err := header(file, o)
+	if err != nil {
+		return nil, err
 	}
 	m, err := f.decode(file, o)
 	if err != nil {

@@ -201,24 +201,58 @@ func (p *Processor) Expand(text string, images ...Layout) (string, error) {
 	if p.prompt == nil {
 		return "", p.errNoPrompt()
 	}
-	mark := p.prompt.mark(&p.texts)
 	if p.prompt.whole != nil {
 		text = p.prompt.whole(&p.texts, text, len(images))
 	}
-	if n := strings.Count(text, mark); n != len(images) {
-		return "", fmt.Errorf("vision: %d times %q in the text, want one for each of %d images: %w", n, mark, len(images), snug.ErrShape)
+	list, err := p.places(text, images)
+	if err != nil {
+		return "", err
 	}
 	var b strings.Builder
-	for _, l := range images {
-		before, after, _ := strings.Cut(text, mark)
-		replaced, err := p.Text(l)
-		if err != nil {
-			return "", err
-		}
-		b.WriteString(before)
-		b.WriteString(replaced)
-		text = after
+	from := 0
+	for _, x := range list {
+		b.WriteString(text[from:x.Begin])
+		b.WriteString(x.Text)
+		from = x.End
 	}
-	b.WriteString(text)
+	b.WriteString(text[from:])
 	return b.String(), nil
+}
+
+// Place is where a rendered prompt has the placeholder of an image, and what stands in its place.
+type Place struct {
+	Begin, End int // bytes of the prompt
+	Text       string
+}
+
+// Places returns what Expand puts into a rendered prompt and where, for a caller that must know which bytes of the text are where. Errors
+// are those of [Processor.Expand], and wrap [snug.ErrConfig] for a processor that writes more than images, PaliGemma's.
+func (p *Processor) Places(text string, images ...Layout) ([]Place, error) {
+	if !p.made() {
+		return nil, errNoProcessor
+	}
+	if p.prompt == nil {
+		return nil, p.errNoPrompt()
+	}
+	if p.prompt.whole != nil {
+		return nil, fmt.Errorf("vision: %s: the processor writes more into a prompt than its images: %w", p.kind, snug.ErrConfig)
+	}
+	return p.places(text, images)
+}
+
+func (p *Processor) places(text string, images []Layout) (list []Place, err error) {
+	mark := p.prompt.mark(&p.texts)
+	if n := strings.Count(text, mark); n != len(images) {
+		return nil, fmt.Errorf("vision: %d times %q in the text, want one for each of %d images: %w", n, mark, len(images), snug.ErrShape)
+	}
+	at := 0
+	for _, l := range images {
+		at += strings.Index(text[at:], mark)
+		x := Place{Begin: at, End: at + len(mark)}
+		if x.Text, err = p.Text(l); err != nil {
+			return nil, err
+		}
+		list, at = append(list, x), x.End
+	}
+	return list, nil
 }

@@ -151,13 +151,16 @@ func white(p []byte, alpha byte) {
 	}
 }
 
+// sideways reports whether an image that is turned as EXIF says has rows in place of columns.
+func sideways(orientation int) bool { return orientation > 4 && orientation <= 8 }
+
 // turn returns an image with the side up that an orientation of EXIF names. Orientations above 4 change rows and columns.
 func turn(m *Image, orientation int) *Image {
 	if orientation < 2 || orientation > 8 {
 		return m
 	}
 	w, h := m.Width, m.Height
-	if orientation > 4 {
+	if sideways(orientation) {
 		w, h = h, w
 	}
 	out := newImage(w, h)

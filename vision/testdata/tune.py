@@ -1,0 +1,160 @@
+"""Makes the folder tune: small models of images and text as transformers saves them, with their processors, data that has images, and
+what transformers computes of it.
+
+Python 3.13, transformers 5.24.0, torch 2.15.0, tokenizers, pillow, safetensors:
+
+    python vision/testdata/tune.py [DIR]                # makes the folder, or DIR
+    python vision/testdata/tune.py adapter MODEL DIR    # PEFT loads what snug tune wrote to DIR, and prints the loss of the data
+
+tune/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: the tokens of each row of data.jsonl, which of them are
+learned, and the mean loss of those, in float64.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+
+import tokenizers
+import torch
+import transformers
+from PIL import Image
+
+HERE = pathlib.Path(__file__).parent
+WORDS = "what is this a red green blue dark bright square here are two images and of them one says nothing with color it".split()
+TEXT = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=24, head_dim=8)
+TOWER = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=12, patch_size=4)
+HALF = dict(image_mean=[0.5] * 3, image_std=[0.5] * 3)
+
+TURNS = """{% for m in messages %}<|{{ m['role'] }}|>{% for c in m['content'] %}{% if c['type'] == 'image' %}IMAGE{% else %}\
+{{ c['text'] }}{% endif %}{% endfor %}</s>
+{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+FIRST = """{% for m in messages %}{{ m['role'].upper() + ':' }}{% for c in m['content'] | selectattr('type', 'equalto', 'image') %}\
+{{ ' <image>\n' }}{% endfor %}{% for c in m['content'] | selectattr('type', 'equalto', 'text') %}{{ ' ' + c['text'] }}{% endfor %}\
+{{ '</s>' if m['role'] == 'assistant' else ' ' }}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}"""
+
+
+def tokenizer(specials, template):
+    """A tokenizer of words and bytes."""
+    names = ["<pad>", "<s>", "</s>", "<|user|>", "<|assistant|>", "<|system|>", *specials]
+    t = tokenizers.Tokenizer(tokenizers.models.BPE())
+    t.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, special_tokens=names, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    t.train_from_iterator([" ".join(WORDS)] * 8, trainer)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=t, bos_token="<s>", eos_token="</s>", pad_token="<pad>", chat_template=template, extra_special_tokens=specials)
+
+
+def families():
+    t = transformers
+    tok = tokenizer({"image_token": "<image>"}, FIRST)
+    image = tok.convert_tokens_to_ids("<image>")
+    yield "llava", t.LlavaForConditionalGeneration(t.LlavaConfig(
+        text_config=dict(model_type="llama", vocab_size=len(tok), **TEXT), vision_config=dict(model_type="clip_vision_model", **TOWER),
+        image_token_index=image, image_seq_length=9)), t.LlavaProcessor(
+            t.CLIPImageProcessor(size=dict(shortest_edge=12), crop_size=dict(height=12, width=12)), tok, patch_size=4,
+            vision_feature_select_strategy="default", num_additional_image_tokens=1, chat_template=FIRST)
+    tok = tokenizer({"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
+                    TURNS.replace("IMAGE", "<start_of_image>"))
+    square = dict(TOWER, model_type="siglip_vision_model", image_size=16, vision_use_head=False)
+    yield "gemma3", t.Gemma3ForConditionalGeneration(t.Gemma3Config(
+        text_config=dict(TEXT, vocab_size=len(tok), layer_types=["sliding_attention", "full_attention"], sliding_window=64, query_pre_attn_scalar=8),
+        vision_config=square, image_token_index=tok.convert_tokens_to_ids("<image_soft_token>"), mm_tokens_per_image=4,
+        boi_token_index=tok.convert_tokens_to_ids("<start_of_image>"), eoi_token_index=tok.convert_tokens_to_ids("<end_of_image>"))), t.Gemma3Processor(
+            t.Gemma3ImageProcessor(size=dict(height=16, width=16), **HALF), tok, image_seq_length=4, chat_template=TURNS.replace("IMAGE", "<start_of_image>"))
+
+
+COLORS = dict(red=(220, 40, 30), green=(30, 200, 60), blue=(20, 60, 230), dark=(30, 30, 40), bright=(240, 240, 230))
+
+
+def data(folder):
+    """Ten images, and rows in the forms that people write."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = []
+    for i in range(10):
+        name, color = list(COLORS.items())[i % 5]
+        m = Image.new("RGB", (16 + 3 * i, 23 - i), color)
+        for x in range(m.width):
+            m.putpixel((x, i), (7 * x % 256, 31 * i % 256, 99))
+        m.save(folder / f"{i}.png")
+        names.append(name)
+    rows = []
+    for i in range(8):
+        image = dict(type="image", path=f"{i}.png")
+        if i == 3:  # an image and a text in turn
+            user = [image, dict(type="text", text="here is one"), dict(type="image", path="8.png"), dict(type="text", text="what are them")]
+        else:
+            user = [image, dict(type="text", text="what color is this")]
+        rows.append(dict(messages=[dict(role="user", content=user), dict(role="assistant", content=[dict(type="text", text=f"a {names[i]} square")])]))
+    two = [dict(role="user", content=[dict(type="text", text="what is here"), dict(type="image", path="9.png")]),
+           dict(role="assistant", content=[dict(type="text", text="one bright square")]),
+           dict(role="user", content=[dict(type="text", text="and this")]), dict(role="assistant", content=[dict(type="text", text="nothing")])]
+    rows.append(dict(messages=two))
+    with open(folder / "data.jsonl", "w") as f:
+        for r in rows:
+            f.write(json.dumps(r) + "\n")
+
+
+def samples(folder, p):
+    """The processor's inputs of each row, and which tokens are learned."""
+    for line in open(folder / "data.jsonl"):
+        messages = json.loads(line)["messages"]
+        images = [Image.open(folder / c["path"]) for m in messages for c in m["content"] if c["type"] == "image"]
+        whole = p.apply_chat_template(messages, tokenize=False)
+
+        def tokens(text):
+            n = text.count(getattr(p, "boi_token", p.image_token) or p.image_token)
+            return p(text=text, images=images[:n] or None, return_tensors="pt", add_special_tokens=False)
+
+        inputs = tokens(whole)
+        learned = torch.zeros_like(inputs["input_ids"])
+        for i, m in enumerate(messages):
+            if m["role"] == "assistant":
+                begin = tokens(p.apply_chat_template(messages[:i], tokenize=False, add_generation_prompt=True))["input_ids"].shape[1]
+                end = tokens(p.apply_chat_template(messages[:i + 1], tokenize=False))["input_ids"].shape[1]
+                ids = inputs["input_ids"][0, begin:end].tolist()
+                learned[0, begin:begin + ids.index(p.tokenizer.eos_token_id) + 1] = 1
+        yield inputs, learned
+
+
+def losses(folder, m, p):
+    total, count, out = 0.0, 0, []
+    for inputs, learned in samples(folder, p):
+        with torch.no_grad():
+            logits = m(**{k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}).logits[0, :-1]
+        ids, is_learned = inputs["input_ids"][0], learned[0, 1:].bool()
+        loss = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")[is_learned]
+        total, count = total + loss.sum().item(), count + int(is_learned.sum())
+        out.append(dict(tokens=ids.tolist(), learned=learned[0].tolist()))
+    return total / count, out
+
+
+def make(folder):
+    data(folder)
+    for name, m, p in families():
+        torch.manual_seed(len(name))
+        with torch.no_grad():
+            for n, w in sorted(m.named_parameters()):
+                w.copy_((torch.randn(w.shape) * (0.02 if "norm" in n else 0.3) + ("norm" in n and n.endswith("weight"))).to(torch.bfloat16))
+        shutil.rmtree(folder / name, ignore_errors=True)
+        m.to(torch.bfloat16).save_pretrained(folder / name)
+        p.save_pretrained(folder / name)
+        loss, rows = losses(folder, m.double().eval(), p)
+        (folder / name / "golden.json").write_text(json.dumps(dict(loss=loss, samples=rows)))
+        print(name, loss)
+
+
+def adapter(model, folder):
+    import peft
+    p = transformers.AutoProcessor.from_pretrained(model)
+    m = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32)
+    m = peft.PeftModel.from_pretrained(m, folder).double().eval()
+    print(losses(HERE / "tune", m, p)[0])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["adapter"]:
+        adapter(*sys.argv[2:])
+    else:
+        make(pathlib.Path(sys.argv[1]) if sys.argv[1:] else HERE / "tune")
