@@ -1,0 +1,19 @@
+// Package segment has Segment Anything (Kirillov et al. 2023, arXiv:2304.02643): a model that says which pixels of an image a point or a box
+// means. Its encoder of images is frozen, and its features are computed once; the prompt encoder and the mask decoder train on them.
+//
+//	e, err := segment.OpenEncoder(dir, layers.Options{})                    // a folder of transformers' SamModel
+//	features := make([]float32, e.Config().FeatureLen())
+//	err = e.Encode(ctx, features, [][]float32{pixels.Values})               // of vision.Processor
+//	err = e.Close()                                                         // and its memory is free
+//	m, err := segment.Open(dir, segment.Options{})                          // a train.Model
+//	t, err := train.New(m, train.Options{StateBits: 8, Schedule: train.Constant(1e-4)})
+//	item := segment.Item{Features: snug.ViewOf(features), Prompt: segment.Prompt{Box: &segment.Box{Left: 10, Top: 20, Right: 300, Bottom: 400}}, Target: mask}
+//	report, err := t.Train(ctx, [][]segment.Item{{item, other}})
+//	err = m.Save("tuned")                                                   // for SamModel.from_pretrained
+//
+// # Memory
+//
+// In the shape of SAM ViT-B, for images of 1024 pixels, the encoder takes 340 MiB of weights and 310 MiB besides in float32, and half of
+// both in bfloat16: no matrix of scores exists. Features of an image are 4 MiB, or 2 MiB in 16 bits. Training the
+// decoder with two prompts takes 270 MiB.
+package segment

@@ -1,0 +1,79 @@
+package segment_test
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/vision/segment"
+)
+
+const folders = "../testdata/sam"
+
+// numbers are those of testdata/towers.py.
+func numbers(number, n int) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		at := uint32(i + number*97531)
+		x[i] = float32(float64(at*at*2654435761+at*40503)/(1<<31) - 1)
+	}
+	return x
+}
+
+// golden has what transformers computes.
+type golden struct {
+	Features [2]float64
+	Cases    map[string]struct {
+		Masks     [2]float64
+		Scores    []float64
+		Loss      float64
+		Gradients map[string][2]float64
+	}
+}
+
+func readGolden(t *testing.T, name string) (g golden) {
+	data, err := os.ReadFile(filepath.Join(folders, name, "golden.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(data, &g))
+	return g
+}
+
+// like compares the norm of x, and its product with numbers, in units of the norm.
+func like(t *testing.T, want [2]float64, x []float32, number int, tolerance float64, what string) {
+	t.Helper()
+	square, dot := 0., 0.
+	for i, v := range numbers(number, len(x)) {
+		square, dot = square+float64(x[i])*float64(x[i]), dot+float64(x[i])*float64(v)
+	}
+	require.InDelta(t, want[0], math.Sqrt(square), tolerance*want[0], what)
+	require.InDelta(t, want[1], dot, tolerance*want[0], what)
+}
+
+func images(c segment.Config) (list [][]float32) {
+	x := numbers(1000, 2*c.Encoder.Channels*c.Encoder.Image*c.Encoder.Image)
+	return [][]float32{x[:len(x)/2], x[len(x)/2:]}
+}
+
+func encode(t *testing.T, dir string, o layers.Options) []float32 {
+	e, err := segment.OpenEncoder(dir, o)
+	require.NoError(t, err)
+	out := make([]float32, 2*e.Config().FeatureLen())
+	require.NoError(t, e.Encode(context.Background(), out, images(e.Config())))
+	require.NoError(t, e.Close())
+	return out
+}
+
+// TestEncoderGolden: features are those of transformers.
+func TestEncoderGolden(t *testing.T) {
+	for _, name := range []string{"rel", "plain"} {
+		t.Run(name, func(t *testing.T) {
+			like(t, readGolden(t, name).Features, encode(t, filepath.Join(folders, name), layers.Options{}), 3000, 1e-5, "features")
+		})
+	}
+}
