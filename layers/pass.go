@@ -43,7 +43,8 @@ type Batch struct {
 	Positions  []int32    // [Rows]: the place of each row in its sequence, from 0
 	Embeddings Embeddings // vectors in place of those of some tokens
 	// Spans are rows lo to hi-1 that see each other in both directions, besides causal attention, see [Batch.Span].
-	Spans [][2]int
+	Spans    [][2]int
+	Prefixes bool // a Window hides no row of the span that a row is in
 	// Parts, unless nil, divides the sequences further, for an [Attention] with Parts: part i has the rows Parts[i] to Parts[i+1]-1,
 	// see [Batch.Part]. Without it a sequence is one part.
 	Parts []int
@@ -55,7 +56,7 @@ type Batch struct {
 	Draw  uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Parts, Axes and Reach. Without starts the
+// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Prefixes, Parts, Axes and Reach. Without starts the
 // rows are so many sequences of equal length, where 0 stands for 1. With starts, the argument sequences is ignored. The error
 // wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
@@ -64,7 +65,7 @@ func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
 	}
 	c.Rows, c.Sequences, c.Starts, c.Longest = rows, max(1, sequences), starts, 0
-	c.Embeddings, c.Spans, c.Parts, c.Axes, c.Reach = Embeddings{}, nil, nil, nil, 0
+	c.Embeddings, c.Spans, c.Prefixes, c.Parts, c.Axes, c.Reach = Embeddings{}, nil, false, nil, nil, 0
 	c.Positions = c.Positions[:0]
 	if starts == nil {
 		if rows%c.Sequences != 0 {

@@ -13,7 +13,8 @@ import (
 //
 //	lo = max(0, i+1-window), or 0 without a window      hi = the end of the span of row i, or i+1 outside of spans
 //
-// which is a mask of ranges. As in transformers, a window hides earlier rows of the span too.
+// which is a mask of ranges. As in transformers, a window hides earlier rows of the span too, unless spans are Prefixes: then lo is not
+// behind the first row of the span of row i.
 
 // Span sets Spans after Shape: ranges of rows, lo to hi-1, in ascending order, each within one sequence, which do not
 // overlap. It keeps the list. The error wraps [snug.ErrShape].
@@ -85,13 +86,13 @@ func (b *Attention) seeSpans(p *Pass, c *attention.Options) error {
 
 // mask returns the mask of the spans of a batch for a window, 0 for none.
 func (c *Batch) mask(window int) (*attention.Mask, error) {
-	ends := make([]int, c.Rows) // behind the last row that a row sees
+	begins, ends := make([]int, c.Rows), make([]int, c.Rows) // of the span of a row, by itself outside of spans
 	for i := range ends {
-		ends[i] = i + 1
+		begins[i], ends[i] = i, i+1
 	}
 	for _, s := range c.Spans {
 		for i := s[0]; i < s[1]; i++ {
-			ends[i] = s[1]
+			begins[i], ends[i] = s[0], s[1]
 		}
 	}
 	return attention.NewRangeMask(c.Sequences, 1, c.Longest, c.Longest, func(b, _, i int) (lo, hi int) {
@@ -103,7 +104,9 @@ func (c *Batch) mask(window int) (*attention.Mask, error) {
 			return 0, 0
 		}
 		if window > 0 {
-			lo = max(0, i+1-window)
+			if lo = max(0, i+1-window); c.Prefixes {
+				lo = min(lo, begins[first+i]-first)
+			}
 		}
 		return lo, ends[first+i] - first
 	})

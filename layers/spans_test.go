@@ -44,12 +44,14 @@ func spansProperty(t *rapid.T) {
 	}
 	require.NoError(t, b.Span(spans))
 	window := rapid.IntRange(0, 100).Draw(t, "window")
+	b.Prefixes = rapid.Bool().Draw(t, "prefixes")
 	have, err := b.mask(window)
 	require.NoError(t, err)
 	want, err := attention.NewMask(len(lengths), 1, b.Longest, b.Longest, func(s, _, i, j int) bool {
 		q, k := starts[s]+i, starts[s]+j
-		sees := j <= i || k < rows && q < rows && span[q] > 0 && span[q] == span[k]
-		return q < starts[s+1] && k < starts[s+1] && sees && (window == 0 || j > i-window)
+		same := k < rows && q < rows && span[q] > 0 && span[q] == span[k]
+		sees := (j <= i || same) && (window == 0 || j > i-window) || b.Prefixes && same
+		return q < starts[s+1] && k < starts[s+1] && sees
 	})
 	require.NoError(t, err)
 	require.Equal(t, want, have)

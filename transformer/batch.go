@@ -47,7 +47,7 @@ type Batch struct {
 	// Spans are ranges of rows, lo to hi-1 of the batch, whose tokens see each other in both directions besides what they
 	// see anyway, such as the tokens of an image in Gemma 3 or the prefix of a PaliGemma. They ascend, do not overlap, and
 	// each lies within a sequence. As in transformers, a layer with a window hides earlier tokens of a span beyond it, and no
-	// later ones.
+	// later ones; in a PaliGemma it hides no token of the span.
 	//
 	// Attention then runs by masks, one for each length of windows, which the model makes for the batch. A mask takes 4 bytes
 	// for each 64 by 64 tokens of every sequence, all as long as the longest, and 512 more where not all of these see each

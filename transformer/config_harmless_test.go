@@ -56,6 +56,8 @@ func TestHarmlessFields(t *testing.T) {
 		"a rope for GPT-2":                   {"gpt2", fields{"rope_theta": "10000", "partial_rotary_factor": "0.5"}, []string{"partial_rotary_factor", "rope_theta"}},
 		"a whole model with images": {"gemma3", fields{"vision_config": `{"a":1}`, "new_field": "1",
 			"text_config": `{"model_type":"gemma3_text","final_logit_softcapping":30,"x":1}`}, []string{"new_field", "text_config.final_logit_softcapping", "text_config.x"}},
+		"a whole model with prefixes": {"paligemma", fields{"vision_config": `{"a":1}`, "projection_dim": "2048", "hidden_size": "2048", "image_token_index": "257152",
+			"text_config": `{"model_type":"gemma","num_image_tokens":256,"use_bidirectional_attention":true}`}, []string{"text_config.num_image_tokens"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := `{"model_type":"` + test.base + `"}`

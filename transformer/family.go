@@ -83,6 +83,9 @@ type whole struct {
 	layouts []layout // of the text in its folders
 	fields  []string // of config.json that are not about the text
 	images  []string // prefixes of its other tensors, which may follow "model."
+	// prefixes says that its texts begin with tokens that see each other in both directions, whatever use_bidirectional_attention is, and
+	// that a window hides no token of them.
+	prefixes bool
 }
 
 // families has each family by its name. Their files fill it; defaults are those of transformers 5.23.
@@ -121,6 +124,15 @@ func registerWhole(w whole) { wholes[w.name] = &w }
 
 // whole returns the model for images and text of a Config, nil for none.
 func (c *Config) whole() *whole { return wholes[c.Whole] }
+
+// bidirectional refuses a text whose tokens all see each other.
+func (c *Config) bidirectional(f *fields) {
+	if w := c.whole(); w != nil && w.prefixes {
+		f.ignore("use_bidirectional_attention")
+		return
+	}
+	f.only("use_bidirectional_attention", "false")
+}
 
 // plainLayers sets what most families have: RMSNorm, a rope, a gate, and neither experts nor sinks.
 func plainLayers(c *Config) {

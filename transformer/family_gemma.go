@@ -16,7 +16,7 @@ func init() {
 			c.NormPlusOne = true
 			c.bias(f, false)
 			c.EmbeddingScale = math.Sqrt(float64(c.Dim))
-			f.only("use_bidirectional_attention", "false")
+			c.bidirectional(f)
 			c.rope(f)
 		},
 	})

@@ -45,7 +45,7 @@ func (c *Config) gemma(f *fields) (window int) {
 	}
 	c.ScoreScale = 1 / math.Sqrt(x)
 	c.EmbeddingScale = math.Sqrt(float64(c.Dim))
-	f.only("use_bidirectional_attention", "false")
+	c.bidirectional(f)
 	if f.has("sliding_window_size") && bytesOf(f, "sliding_window_size") == bytesOf(f, "sliding_window") {
 		f.ignore("sliding_window_size") // of the first Gemma 2
 	}

@@ -19,7 +19,14 @@ func (m *Model) span(c *layers.Batch, spans [][2]int) error {
 	if m.options.PlainAttention {
 		return fmt.Errorf("the batch has Spans, and the model the option PlainAttention: %w", snug.ErrConfig)
 	}
+	c.Prefixes = m.prefixes()
 	return errors.Unwrap(c.Span(spans)) // without the name of package layers
+}
+
+// prefixes reports whether spans are prefixes, of a model for images and text that has them.
+func (m *Model) prefixes() bool {
+	w := wholes[m.whole]
+	return w != nil && w.prefixes
 }
 
 // makeMasks makes the masks of the batch's spans, before the model counts what it holds.
@@ -64,7 +71,7 @@ type chunkMask struct {
 
 // seeSpans replaces what c says of causal attention by a mask, if there is a span among the next rows.
 func (g *Generator) seeSpans(c *attention.Options, rows int) error {
-	ends := g.ends(rows)
+	begins, ends := g.spans(rows)
 	if ends == nil {
 		return nil
 	}
@@ -79,7 +86,9 @@ func (g *Generator) seeSpans(c *attention.Options, rows int) error {
 	first := g.done + rows - c.SeqK // token of the first key
 	mask, err := attention.NewRangeMask(1, 1, rows, c.SeqK, func(_, _, i int) (lo, hi int) {
 		if window > 0 {
-			lo = g.done + i + 1 - window - first
+			if lo = g.done + i + 1 - window - first; g.m.prefixes() {
+				lo = min(lo, begins[i]-first)
+			}
 		}
 		return lo, ends[i] - first
 	})
@@ -92,21 +101,22 @@ func (g *Generator) seeSpans(c *attention.Options, rows int) error {
 	return err
 }
 
-// ends returns the token behind the last one that each of the next rows sees; nil if there is no span among them.
-func (g *Generator) ends(rows int) (ends []int) {
+// spans returns of each of the next rows the first token of its span, and the token behind the last one that it sees; nil if there is no
+// span among them. A row outside of spans is one of its own.
+func (g *Generator) spans(rows int) (begins, ends []int) {
 	for _, s := range g.prompt.Spans {
 		lo, hi := g.begins+s[0], g.begins+s[1]
 		if hi <= g.done || lo >= g.done+rows {
 			continue
 		}
 		for i := len(ends); i < rows; i++ {
-			ends = append(ends, g.done+i+1)
+			begins, ends = append(begins, g.done+i), append(ends, g.done+i+1)
 		}
 		for i := lo; i < hi; i++ {
-			ends[i-g.done] = hi
+			begins[i-g.done], ends[i-g.done] = lo, hi
 		}
 	}
-	return ends
+	return begins, ends
 }
 
 // dropMasks frees the masks of a chunk.

@@ -27,8 +27,8 @@
 //
 // # Models of images and text
 //
-// A [Model] has a frozen tower, a projector and a text model of package transformer, with all that this has: LLaVA (also on Mistral), and
-// Gemma 3. Adapters of the text and the projector train, and PEFT loads what [Model.SaveAdapter] writes.
+// A [Model] has a frozen tower, a projector and a text model of package transformer, with all that this has: LLaVA (also on Mistral),
+// Gemma 3, and PaliGemma (also on Gemma 2). Adapters of the text and the projector train, and PEFT loads what [Model.SaveAdapter] writes.
 //
 // # Which arithmetic
 //

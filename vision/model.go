@@ -32,6 +32,7 @@ type ModelOptions struct {
 // Batch is a micro-batch of a [Model].
 type Batch struct {
 	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image; its Embeddings are the model's to set.
+	// Of a PaliGemma its Spans are the prefixes: from the first token of a sequence on those whose token_type_ids are 0, images among them.
 	Text transformer.Batch
 	// Images are those of the placeholders in their order, as a processor gives them.
 	Images []Pixels
@@ -242,6 +243,11 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 	if m.spans {
 		b.Text.Spans = nil // whose memory is not ours
 	}
+	if m.prefixes {
+		if err := checkPrefixes(&b.Text, m.token); err != nil {
+			return s, err
+		}
+	}
 	images, err := m.layouts(b)
 	if err != nil {
 		return s, err
@@ -398,10 +404,14 @@ func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32
 }
 
 // Prompt begins a text with images: see [transformer.Generator.PromptBatch]. The batch has one sequence, and the Generator is one of Text.
+// A PaliGemma takes all of it for the prefix, unless it has Spans.
 func (m *Model) Prompt(ctx context.Context, g *transformer.Generator, b Batch) (err error) {
 	defer fault.Named(&err, "vision: Prompt")
 	if m != nil && g.Model() != m.Text {
 		return fmt.Errorf("the Generator is nil, or of another model: %w", snug.ErrConfig)
+	}
+	if m != nil && m.prefixes && b.Text.Spans == nil && len(b.Text.Tokens) > 0 {
+		b.Text.Spans = [][2]int{{0, len(b.Text.Tokens)}}
 	}
 	return m.embedded(ctx, b, func(b transformer.Batch) error { return g.PromptBatch(ctx, b) })
 }

@@ -21,18 +21,20 @@ type modelFamily struct {
 	read func(c *connection, text []byte) error
 }
 
-var modelFamilies = []*modelFamily{llavaModel, gemma3Model}
+var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel}
 
 // connection is how the rows of a tower become rows of a text.
 type connection struct {
 	tower  TowerConfig
-	norms  bool  // the tower's outputs are normalized
-	from   int   // the first row of the tower that the projector reads
-	each   int   // rows of an image in the text, if all have as many
-	square int   // the side of a square of patches whose mean it reads; 0: it reads them all
-	spans  bool  // the rows of an image see each other in both directions
-	width  int   // of the text
-	token  int32 // the placeholder of a row of an image
+	norms  bool // the tower's outputs are normalized
+	from   int  // the first row of the tower that the projector reads
+	each   int  // rows of an image in the text, if all have as many
+	square int  // the side of a square of patches whose mean it reads; 0: it reads them all
+	spans  bool // the rows of an image see each other in both directions
+	// prefixes says that a text begins with a prefix that has its images, and whose rows see each other in both directions
+	prefixes bool
+	width    int   // of the text
+	token    int32 // the placeholder of a row of an image
 	// rows returns the rows of an image in the text. The error wraps [snug.ErrShape].
 	rows   func(l Layout) (int, error)
 	per    int // rows that the projector reads for one of them

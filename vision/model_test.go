@@ -23,6 +23,9 @@ import (
 	"github.com/snug-ml/snug/vision"
 )
 
+// goldenModels are the folders of models.py.
+var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2"}
+
 // goldenModel has what transformers computes for two sequences.
 type goldenModel struct {
 	Tokens    [][]int32
@@ -49,6 +52,14 @@ func openGoldenModel(t *testing.T, name string, o vision.ModelOptions) (*vision.
 		}
 		b.Text.Starts = append(b.Text.Starts, len(b.Text.Tokens))
 	}
+	if strings.HasPrefix(name, "paligemma") {
+		for i, lo := range b.Text.Starts[:2] { // as in models.py
+			hi := b.Text.Starts[i+1]
+			for hi--; b.Text.Tokens[hi] != m.Token(); hi-- {
+			}
+			b.Text.Spans = append(b.Text.Spans, [2]int{lo, hi + 2})
+		}
+	}
 	c := m.Encoder.Config()
 	for i := range 3 {
 		b.Images = append(b.Images, vision.Pixels{Values: numbers(1000+i, c.Channels*c.Image*c.Image)})
@@ -58,7 +69,7 @@ func openGoldenModel(t *testing.T, name string, o vision.ModelOptions) (*vision.
 
 // TestModelGolden: logits, the loss and all gradients of two packed sequences with images are those of transformers.
 func TestModelGolden(t *testing.T) {
-	for _, name := range []string{"llava", "llava-mistral", "gemma3"} {
+	for _, name := range goldenModels {
 		t.Run(name, func(t *testing.T) {
 			m, golden, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
 			ctx, vocab := context.Background(), m.Text.Config().Vocab
@@ -146,7 +157,7 @@ func TestModelAdapterForPEFT(t *testing.T) {
 	if to == "" {
 		t.Skip("SNUG_SAVE names no folder")
 	}
-	for _, name := range []string{"llava", "llava-mistral", "gemma3"} {
+	for _, name := range goldenModels {
 		m, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}, Seed: 2}})
 		tuneGolden(t, m, b, train.Options{})
 		require.NoError(t, m.SaveAdapter(filepath.Join(to, name)))
@@ -157,7 +168,7 @@ func TestModelAdapterForPEFT(t *testing.T) {
 // TestModelSaves: a model with merged adapters opens again with the same loss. transformers gives the same logits: SNUG_SAVE=DIR, and
 // testdata/models.py saved DIR.
 func TestModelSaves(t *testing.T) {
-	for _, name := range []string{"llava", "llava-mistral", "gemma3"} {
+	for _, name := range goldenModels {
 		t.Run(name, func(t *testing.T) {
 			m, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}, Seed: 2}})
 			tuneGolden(t, m, b, train.Options{})
@@ -239,6 +250,47 @@ func TestModelListOfOneLayer(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorIs(t, m.Prompt(ctx, g, b), snug.ErrConfig) // of another model
 	require.Equal(t, want.Text, g.Model())
+}
+
+// TestModelPrompts: logits behind a prompt with images are those of the model, of which a PaliGemma takes all of it for a prefix.
+func TestModelPrompts(t *testing.T) {
+	for _, name := range goldenModels {
+		t.Run(name, func(t *testing.T) {
+			m, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+			n := b.Text.Starts[1]
+			b = vision.Batch{Text: transformer.Batch{Tokens: b.Text.Tokens[:n]}, Images: b.Images[:2]}
+			g, err := m.Text.Generate(transformer.GenerateOptions{Context: 64, Chunk: 48})
+			require.NoError(t, err)
+			ctx := context.Background()
+			require.NoError(t, m.Prompt(ctx, g, b))
+			if strings.HasPrefix(name, "paligemma") {
+				b.Text.Spans = [][2]int{{0, n}}
+			}
+			want := make([]float32, m.Text.Config().Vocab)
+			require.NoError(t, m.Logits(ctx, want, b, nil))
+			near(t, float64s(want), g.Logits(), 5e-6)
+		})
+	}
+}
+
+// TestModelPrefixes: images of a PaliGemma are in prefixes.
+func TestModelPrefixes(t *testing.T) {
+	m, _, b := openGoldenModel(t, "paligemma", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	second := b.Text.Starts[1]
+	for name, spans := range map[string][][2]int{
+		"none": nil, "one": b.Text.Spans[:1], "short": {{0, 5}, b.Text.Spans[1]}, "late": {{1, 40}, b.Text.Spans[1]}, "both": {{0, len(b.Text.Tokens)}},
+		"twice": {b.Text.Spans[0], {second, second + 2}, {second + 2, second + 18}}, "backwards": {b.Text.Spans[1], b.Text.Spans[0]}, "negative": {{0, -1}, b.Text.Spans[1]},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := b
+			b.Text.Spans = spans
+			_, err := m.Evaluate(context.Background(), b)
+			require.True(t, errors.Is(err, snug.ErrShape) || errors.Is(err, snug.ErrConfig), err)
+		})
+	}
+	b = vision.Batch{Text: transformer.Batch{Tokens: []int32{1, 2, 3}, Labels: []int32{2, 3, -100}}} // text alone
+	_, err := m.Evaluate(context.Background(), b)
+	require.NoError(t, err)
 }
 
 // TestModelBadBatches: what does not fit is refused before anything is computed.

@@ -40,6 +40,11 @@ def models():
     yield "gemma3", t.Gemma3ForConditionalGeneration(t.Gemma3Config(
         text_config=dict(TEXT, layer_types=["sliding_attention", "full_attention"], sliding_window=5, query_pre_attn_scalar=8),
         vision_config=square, image_token_index=IMAGE, mm_tokens_per_image=4, boi_token_index=17, eoi_token_index=18)), 4
+    yield "paligemma", t.PaliGemmaForConditionalGeneration(t.PaliGemmaConfig(
+        text_config=dict(TEXT, model_type="gemma"), vision_config=square, image_token_index=IMAGE, projection_dim=16)), 16
+    yield "paligemma2", t.PaliGemmaForConditionalGeneration(t.PaliGemmaConfig(
+        text_config=dict(TEXT, model_type="gemma2", query_pre_attn_scalar=8, sliding_window=7, layer_types=["sliding_attention", "full_attention"]),
+        vision_config=square, image_token_index=IMAGE, projection_dim=16)), 16
 
 
 def sequences(each):
@@ -52,6 +57,11 @@ def labels(tokens):
     return [t if t != IMAGE else -100 for t in tokens[1:]] + [-100]
 
 
+def prefix(tokens):
+    """The tokens of a PaliGemma that see each other: to the second behind the last image."""
+    return len(tokens) - tokens[::-1].index(IMAGE) + 1
+
+
 def golden(m, each):
     side, at, total, out = m.config.vision_config.image_size, 0, 0, dict(tokens=[], logits=[])
     targets = sum(t >= 0 for s in sequences(each) for t in labels(s))
@@ -59,7 +69,11 @@ def golden(m, each):
         images = tokens.count(IMAGE) // each
         x = torch.stack([numbers(1000 + at + i, (3, side, side)) for i in range(images)])
         at += images
-        more = dict(token_type_ids=torch.tensor([[int(t == IMAGE) for t in tokens]])) if each == 4 else {}
+        more = {}
+        if m.config.model_type == "gemma3":
+            more["token_type_ids"] = torch.tensor([[int(t == IMAGE) for t in tokens]])
+        if m.config.model_type == "paligemma":
+            more["token_type_ids"] = torch.tensor([[int(i >= prefix(tokens)) for i in range(len(tokens))]])
         logits = m(input_ids=torch.tensor([tokens]), pixel_values=x, **more).logits[0]
         loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels(tokens)), reduction="sum") / targets
         loss.backward()
@@ -90,7 +104,7 @@ def check(what, saved):
 
     for folder in sorted(pathlib.Path(saved).iterdir()):
         want = torch.tensor(json.loads((folder / "want.json").read_text())).double()
-        each = {"llava": 9, "llava-mistral": 10, "gemma3": 4}[folder.name]
+        each = {"llava": 9, "llava-mistral": 10, "gemma3": 4, "paligemma": 16, "paligemma2": 16}[folder.name]
         base = HERE / "models" / folder.name if what == "adapter" else folder
         m, info = transformers.AutoModelForImageTextToText.from_pretrained(base, dtype=torch.float64, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"], info
