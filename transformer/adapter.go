@@ -148,17 +148,17 @@ func (m *Model) chooseNames(loaded map[string]*qlora.LoRA) {
 		return
 	}
 	layouts := w.layouts
+	maps.DeleteFunc(loaded, func(name string, _ *qlora.LoRA) bool { return w.hasImages(name) })
 	if loaded == nil {
 		m.adapterNames = layouts[1]
 	}
 	for name := range loaded {
 		for _, l := range layouts {
-			if strings.HasPrefix(name, l.body) {
+			if strings.HasPrefix(name, l.body) { // those in memory may begin as published ones do
 				m.adapterNames = l
 			}
 		}
 	}
-	maps.DeleteFunc(loaded, func(name string, _ *qlora.LoRA) bool { return w.hasImages(name) })
 }
 
 // adapterName returns PEFT's name of a module.

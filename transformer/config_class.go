@@ -77,6 +77,16 @@ func (c *Config) readAutoMap(f *fields, fam *family) {
 	f.notRead(field)
 }
 
+// moveText moves the fields of the text to an object of their own.
+func (w *whole) moveText(f, text *fields) {
+	text.path = ""
+	for name, raw := range f.raw {
+		if name != "model_type" && !slices.Contains(w.fields, name) {
+			text.raw[name], f.taken[name] = raw, true
+		}
+	}
+}
+
 // enterText returns the text_config of a multimodal model, with the fields of the outer object that apply to the text.
 func (c *Config) enterText(f *fields, w *whole) (*fields, error) {
 	c.Family, c.Whole = w.texts[0], w.name
@@ -86,11 +96,19 @@ func (c *Config) enterText(f *fields, w *whole) (*fields, error) {
 	}
 	if text == nil {
 		text = &fields{path: "text_config.", raw: map[string]json.RawMessage{}, taken: map[string]bool{}, ignored: &c.Ignored, unread: &c.Unread}
+		if w.flat {
+			w.moveText(f, text)
+		}
 	}
-	if name := get(text, "model_type", c.Family); slices.Contains(w.texts, name) {
+	known := w.texts
+	if w.text != "" {
+		known = append([]string{w.text}, w.texts[1:]...)
+	}
+	switch name := get(text, "model_type", known[0]); {
+	case !slices.Contains(known, name):
+		text.fail("model_type", "%.40q, want one of %q", name, known)
+	case name != w.text:
 		c.Family = name
-	} else {
-		text.fail("model_type", "%.40q, want one of %q", name, w.texts)
 	}
 	for _, name := range []string{"eos_token_id", "bos_token_id", "pad_token_id"} { // the outer object overrides text_config
 		if raw, found := f.raw[name]; found {

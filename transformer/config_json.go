@@ -31,6 +31,10 @@ func parseConfig(text []byte) (*Config, error) {
 	if fam == nil || fam.fields == nil {
 		return nil, bad("model_type", "%.40q, want one of %q", c.Family, append(familyNames(), slices.Sorted(maps.Keys(wholes))...))
 	}
+	f.std = fam.std
+	if w := c.whole(); w != nil && w.text != "" && c.Family == w.texts[0] {
+		f.std = w.std
+	}
 	if err := c.readCommon(f, fam); err != nil {
 		return nil, err
 	}
@@ -45,17 +49,16 @@ func parseConfig(text []byte) (*Config, error) {
 
 // readCommon reads what all families have, and the family.
 func (c *Config) readCommon(f *fields, fam *family) error {
-	f.std = fam.std
 	if err := c.readStored(f); err != nil {
 		return err
 	}
 	c.readArchitecture(f, fam)
 	c.readDType(f)
 	c.InitStd = optional(f, "initializer_range", 0.02)
-	c.BOS = none(f, "bos_token_id", fam.std.bos)
-	c.Pad = none(f, "pad_token_id", fam.std.pad)
-	c.readEOS(f, fam.std.eos)
-	c.Tied = optional(f, "tie_word_embeddings", fam.std.tied)
+	c.BOS = none(f, "bos_token_id", f.std.bos)
+	c.Pad = none(f, "pad_token_id", f.std.pad)
+	c.readEOS(f, f.std.eos)
+	c.Tied = optional(f, "tie_word_embeddings", f.std.tied)
 	f.only("is_causal", "true") // which the masks of all families read
 	f.only("per_layer_config", "{}")
 	f.only("pruned_heads", "{}") // of transformers 4

@@ -80,12 +80,16 @@ type whole struct {
 	name    string   // model_type
 	class   string   // of transformers, before ForConditionalGeneration
 	texts   []string // families of its text model, first the one that text_config stands for without a model_type
-	layouts []layout // of the text in its folders
+	text    string   // what text_config calls the first of them, empty: by its name
+	std     defaults // of fields that text_config leaves out, if text has a name
+	flat    bool     // config.json may have the fields of the text beside its own, without a text_config
+	layouts []layout // of the text in its folders: as published, and as its modules are named in memory
 	fields  []string // of config.json that are not about the text
 	images  []string // prefixes of its other tensors, which may follow "model."
 	// prefixes says that its texts begin with tokens that see each other in both directions, whatever use_bidirectional_attention is, and
 	// that a window hides no token of them.
 	prefixes bool
+	projectors []string // modules between images and text that are saved as a whole, if their names have several parts
 }
 
 // families has each family by its name. Their files fill it; defaults are those of transformers 5.23.

@@ -244,6 +244,15 @@ func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
 	return nil
 }
 
+// Position returns the position of the token that would be next: the number of tokens, or behind the largest of the Positions of a
+// [Generator.PromptBatch] that had some.
+func (g *Generator) Position() int {
+	if g == nil {
+		return 0
+	}
+	return g.next + len(g.tokens) - g.done
+}
+
 // checkPrompt returns an error unless tokens can follow.
 func (g *Generator) checkPrompt(tokens []int32) error {
 	if len(tokens) == 0 {

@@ -88,7 +88,7 @@ func keepTied(o *qlora.AdapterOptions) {
 func (m *Model) chooseSaved() error {
 	own := m.adapters
 	own.ModulesToSave = slices.DeleteFunc(slices.Clone(own.ModulesToSave), func(name string) bool {
-		return slices.ContainsFunc(m.options.Beside, func(b qlora.Module) bool { return name == moduleOf(b.Name) })
+		return slices.ContainsFunc(m.options.Beside, func(b qlora.Module) bool { return name == m.moduleBeside(b.Name) })
 	})
 	if len(own.ModulesToSave) == 0 {
 		return nil
@@ -121,10 +121,10 @@ func (m *Model) savedModules() (list []qlora.Module) {
 // beside returns those of Options.Beside that are of ModulesToSave, by PEFT's names.
 func (m *Model) beside() (list []qlora.Module) {
 	for _, b := range m.options.Beside {
-		if !m.adapters.SavesModule(moduleOf(b.Name)) {
+		if !m.adapters.SavesModule(m.moduleBeside(b.Name)) {
 			continue
 		}
-		if strings.HasPrefix(m.adapterNames.body, "model.") { // as modules are named in memory
+		if w := wholes[m.whole]; w != nil && m.adapterNames == w.layouts[1] { // as modules are named in memory
 			b.Name = "model." + b.Name
 		}
 		list = append(list, b)
@@ -135,14 +135,21 @@ func (m *Model) beside() (list []qlora.Module) {
 // saveBeside makes the modules of Options.Beside some of ModulesToSave.
 func (m *Model) saveBeside() {
 	for _, b := range m.options.Beside {
-		if module := moduleOf(b.Name); !slices.Contains(m.adapters.ModulesToSave, module) {
+		if module := m.moduleBeside(b.Name); !slices.Contains(m.adapters.ModulesToSave, module) {
 			m.adapters.ModulesToSave = append(slices.Clone(m.adapters.ModulesToSave), module)
 		}
 	}
 }
 
-// moduleOf returns the part of the whole model that a parameter is of.
-func moduleOf(name string) string {
+// moduleBeside returns the part of the whole model that a parameter of Options.Beside is of.
+func (m *Model) moduleBeside(name string) string {
+	if w := wholes[m.whole]; w != nil {
+		for _, module := range w.projectors {
+			if strings.HasPrefix(name, module+".") {
+				return module
+			}
+		}
+	}
 	part, _, _ := strings.Cut(name, ".")
 	return part
 }
