@@ -88,7 +88,7 @@ type whole struct {
 	images  []string // prefixes of its other tensors, which may follow "model."
 	// prefixes says that its texts begin with tokens that see each other in both directions, whatever use_bidirectional_attention is, and
 	// that a window hides no token of them.
-	prefixes bool
+	prefixes   bool
 	projectors []string // modules between images and text that are saved as a whole, if their names have several parts
 }
 

@@ -15,9 +15,17 @@ import (
 //
 // An Encoder is not safe for concurrent use.
 type Encoder struct {
-	tower *Tower
 	connection
-	rowsOf []float32 // of the tower, for all images of a call
+	images imageTower
+}
+
+// imageTower computes rows of images.
+type imageTower interface {
+	// check returns an error if pixels are not of the tower.
+	check(x Pixels) error
+	// encode writes what the projector reads of images that are checked.
+	encode(ctx context.Context, out []float32, images []Pixels) error
+	Close() error
 }
 
 // Features are what an [Encoder] computed of an image.
@@ -37,30 +45,22 @@ func OpenEncoder(dir string, o layers.Options) (e *Encoder, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err = w.open(file, &c, o)
+	e, err = c.encoder(w, file, o)
 	return e, errors.Join(err, file.Close())
 }
 
-// open reads the tower of a model.
-func (w *modelFamily) open(file *amp.Weights, c *connection, o layers.Options) (*Encoder, error) {
-	f, _ := byType(c.tower.Family)
-	from := &origin{Weights: file, place: f.place(file, w.places(f))}
-	if err := from.deep(c.tower.Layers); err != nil {
-		return nil, err
-	}
-	t, err := newTower(c.tower, TowerOptions{Options: o, Train: func(string) bool { return false }}, from.prefix, c.norms, from)
+// encoder reads the tower of a model.
+func (c connection) encoder(w *modelFamily, file *amp.Weights, o layers.Options) (*Encoder, error) {
+	tower, err := c.open(w, file, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.loadParams(from, map[string]bool{}); err != nil {
-		return nil, errors.Join(err, t.Close())
-	}
-	return &Encoder{tower: t, connection: *c}, nil
+	return &Encoder{connection: c, images: tower}, nil
 }
 
 // Rows is [Model.Rows].
 func (e *Encoder) Rows(l Layout) (int, error) {
-	if e == nil || e.tower == nil {
+	if e == nil || e.images == nil {
 		return 0, fmt.Errorf("vision: %w", errNoEncoder)
 	}
 	return e.rows(l)
@@ -72,7 +72,7 @@ var errNoEncoder = fmt.Errorf("an Encoder that OpenEncoder or OpenModel did not 
 // are those of [layers.Model.Predict], and wrap [snug.ErrShape] for pixels that are not of the model.
 func (e *Encoder) Encode(ctx context.Context, images []Pixels) (list []Features, err error) {
 	defer fault.Named(&err, "vision: Encode")
-	if e == nil || e.tower == nil {
+	if e == nil || e.images == nil {
 		return nil, errNoEncoder
 	}
 	elements := make([]int, len(images))
@@ -89,7 +89,7 @@ func (e *Encoder) Encode(ctx context.Context, images []Pixels) (list []Features,
 		return nil, nil
 	}
 	out := make([]float32, total)
-	if err := e.encode(ctx, out, images); err != nil {
+	if err := e.images.encode(ctx, out, images); err != nil {
 		return nil, err
 	}
 	for i, n := range elements {
@@ -101,46 +101,24 @@ func (e *Encoder) Encode(ctx context.Context, images []Pixels) (list []Features,
 
 // check returns the rows of an image in the text, or an error if its pixels are not of the model.
 func (e *Encoder) check(x Pixels) (rows int, err error) {
-	c := &e.tower.config
-	if want := c.Channels * c.Image * c.Image; len(x.Values) != want {
-		return 0, fmt.Errorf("%d elements, want %d channels of %d by %d pixels: %w", len(x.Values), c.Channels, c.Image, c.Image, snug.ErrShape)
+	if rows, err = e.rows(x.Layout); err == nil {
+		err = e.images.check(x)
 	}
-	return e.rows(x.Layout)
+	return rows, err
 }
 
-// encode writes what the projector reads of images that are checked.
-func (e *Encoder) encode(ctx context.Context, out []float32, images []Pixels) error {
-	pixels := make([][]float32, len(images))
-	for i, x := range images {
-		pixels[i] = x.Values
-	}
-	in, err := e.tower.Sample(pixels, nil)
-	if err != nil {
-		return err
-	}
-	each := e.tower.config.Rows() * e.tower.config.Width
-	e.rowsOf = grown(e.rowsOf, len(images)*each)
-	if err := e.tower.Features(ctx, e.rowsOf, in); err != nil {
-		return err
-	}
-	for i := range images {
-		e.gather(out[i*e.each*e.reads:], e.rowsOf[i*each:][:each])
-	}
-	return nil
-}
-
-// Config returns what the tower computes.
+// Config returns what the tower computes. Image is 0 for a tower of images of any size.
 func (e *Encoder) Config() TowerConfig {
 	if e == nil {
 		return TowerConfig{}
 	}
-	return e.tower.Config()
+	return e.tower
 }
 
 // Close frees the memory of a device; the encoder cannot be used afterwards.
 func (e *Encoder) Close() error {
-	if e == nil {
+	if e == nil || e.images == nil {
 		return nil
 	}
-	return e.tower.Close()
+	return e.images.Close()
 }

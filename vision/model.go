@@ -84,7 +84,7 @@ func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 	m.join = &join{width: c.width}
 	options := layers.Options{DType: m.dtype, Device: o.Text.Device, Seed: o.Text.Seed, Monitor: o.Text.Monitor}
 	if !o.NoEncoder {
-		if m.Encoder, err = w.open(file, &c, options); err != nil {
+		if m.Encoder, err = c.encoder(w, file, options); err != nil {
 			return m, err
 		}
 	}
@@ -281,13 +281,21 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 	if left > 0 || next < len(images) {
 		return s, fmt.Errorf("%d placeholders (token %d) for %d images, which want %v: %w", len(rows), m.token, len(images), images, snug.ErrShape)
 	}
+	if m.axes && len(rows) > 0 {
+		if b.Text.Positions != nil {
+			return s, fmt.Errorf("the batch has Positions of its own, want those of its images: %w", snug.ErrConfig)
+		}
+		if b.Text.Positions, err = m.place(b); err != nil {
+			return s, err
+		}
+	}
 	m.join.rows, m.join.batch, m.join.ctx = rows, b.Text, ctx
 	if len(rows) == 0 {
 		return s, nil
 	}
 	m.x = grown(m.x, len(rows)*m.per*m.reads)
 	if b.Features == nil {
-		err = m.Encoder.encode(ctx, m.x, b.Images)
+		err = m.Encoder.images.encode(ctx, m.x, b.Images)
 	} else {
 		x := m.x
 		for _, f := range b.Features {
@@ -298,6 +306,37 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 		}
 	}
 	return layers.Sample{X: m.x, Draw: b.Text.Draw}, err
+}
+
+// place returns the positions in three axes of a batch, of whose sequences each begins at 0.
+func (m *Model) place(b Batch) ([][]int32, error) {
+	var images []Layout
+	for _, x := range b.Images {
+		images = append(images, x.Layout)
+	}
+	for _, f := range b.Features {
+		images = append(images, f.Layout)
+	}
+	tokens, all := b.Text.Tokens, make([][]int32, 3)
+	for lo := 0; lo < len(tokens); {
+		hi, runs := lo, 0 // of placeholders, which are images
+		for hi == lo || hi < len(tokens) && !beginsAt(&b.Text, hi) {
+			if tokens[hi] == m.token && (hi == lo || tokens[hi-1] != m.token) {
+				runs++
+			}
+			hi++
+		}
+		runs = min(runs, len(images))
+		positions, _, err := Positions(tokens[lo:hi], m.token, images[:runs])
+		if err != nil {
+			return nil, err
+		}
+		for axis := range all {
+			all[axis] = append(all[axis], positions[axis]...)
+		}
+		lo, images = hi, images[runs:]
+	}
+	return all, nil
 }
 
 // layouts returns the rows of each image of a batch in the text.
@@ -413,7 +452,16 @@ func (m *Model) Prompt(ctx context.Context, g *transformer.Generator, b Batch) (
 	if m != nil && m.prefixes && b.Text.Spans == nil && len(b.Text.Tokens) > 0 {
 		b.Text.Spans = [][2]int{{0, len(b.Text.Tokens)}}
 	}
-	return m.embedded(ctx, b, func(b transformer.Batch) error { return g.PromptBatch(ctx, b) })
+	return m.embedded(ctx, b, func(b transformer.Batch) error {
+		if m.axes && b.Embeddings.Rows != nil {
+			for _, list := range b.Positions { // which are ours
+				for i := range list {
+					list[i] += int32(g.Position())
+				}
+			}
+		}
+		return g.PromptBatch(ctx, b)
+	})
 }
 
 // embedded calls do with the text of a batch, whose Embeddings are the rows of its images in new memory.

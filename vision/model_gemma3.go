@@ -10,7 +10,7 @@ import (
 // gemma3Model is Gemma 3: Gemma Team 2025, arXiv:2503.19786. Squares of the tower's rows are averaged, normalized and projected, and the rows
 // of an image see each other in both directions.
 var gemma3Model = &modelFamily{
-	modelType: "gemma3", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", tower: "siglip_vision_model",
+	modelType: "gemma3", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", text: "language_model.",
 	read: func(c *connection, text []byte) error {
 		f := struct {
 			placeholder
@@ -18,6 +18,10 @@ var gemma3Model = &modelFamily{
 		}{Each: 256}
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+		}
+		s, err := c.readTower(text, siglipTower.tower)
+		if err != nil {
+			return err
 		}
 		if family, _ := byType(c.tower.Family); family.class {
 			return fmt.Errorf("vision_config: model_type is of a tower with a class token, want %s: %w", siglipTower.tower, snug.ErrConfig)
@@ -30,9 +34,7 @@ var gemma3Model = &modelFamily{
 		if to*to != f.Each || side%to != 0 {
 			return fmt.Errorf("mm_tokens_per_image is %d for %d by %d patches, want squares of them: %w", f.Each, side, side, snug.ErrConfig)
 		}
-		c.square = side / to
-		c.one(f.Each)
-		c.spans = true
+		s.square, s.each, c.spans = side/to, f.Each, true
 		c.layers = func(prefix string) []layers.Layer {
 			norm := layers.NewRMSNorm(prefix+"mm_soft_emb_norm", c.tower.Width)
 			norm.Eps, norm.PlusOne = float32(c.tower.Eps), true

@@ -11,7 +11,7 @@ import (
 
 // llavaModel is LLaVA 1.5: Liu et al. 2023, arXiv:2310.03744. Its projector is two matrices on the rows of one block of the tower.
 var llavaModel = &modelFamily{
-	modelType: "llava", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", tower: "clip_vision_model",
+	modelType: "llava", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", text: "language_model.",
 	read: func(c *connection, text []byte) error {
 		f := struct {
 			placeholder
@@ -23,9 +23,13 @@ var llavaModel = &modelFamily{
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
+		s, err := c.readTower(text, clipTower.tower)
+		if err != nil {
+			return err
+		}
 		act, known := activations[f.Activation]
 		at, list := 0, [1]int{}
-		err := json.Unmarshal(f.Layer, &at)
+		err = json.Unmarshal(f.Layer, &at)
 		if err != nil {
 			err = strictjson.Unmarshal(f.Layer, &list) // a list of one layer
 			at = list[0]
@@ -44,13 +48,13 @@ var llavaModel = &modelFamily{
 		if at < 1 || at > c.tower.Layers {
 			return fmt.Errorf("vision_feature_layer is %s of a tower of %d layers: %w", f.Layer, c.tower.Layers, snug.ErrConfig)
 		}
-		c.tower.Layers, c.norms, c.token = at, false, f.or(32000)
+		c.tower.Layers, s.norms, c.token = at, false, f.or(32000)
 		if towerFamily, _ := byType(c.tower.Family); f.Strategy == "default" {
-			if c.from = 1; !towerFamily.class {
+			if s.from = 1; !towerFamily.class {
 				return fmt.Errorf("vision_feature_select_strategy is default, which drops the first patch of a tower without a class token: want full: %w", snug.ErrConfig)
 			}
 		}
-		c.one(c.tower.Rows() - c.from)
+		s.each = c.tower.Rows() - s.from
 		c.layers = func(prefix string) []layers.Layer {
 			return []layers.Layer{layers.NewLinear(prefix+"linear_1", c.tower.Width, c.width, f.Bias), act, layers.NewLinear(prefix+"linear_2", c.width, c.width, f.Bias)}
 		}

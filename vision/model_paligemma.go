@@ -12,14 +12,16 @@ import (
 // is one matrix, and the images are in the prefix of a text, whose tokens see each other in both directions. Its positions count from
 // 1; a rope turns by differences, so that they may count from 0.
 var paligemmaModel = &modelFamily{
-	modelType: "paligemma", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", tower: "siglip_vision_model",
+	modelType: "paligemma", towers: []string{"vision_tower.", "vision_tower.vision_model."}, projector: "multi_modal_projector.", text: "language_model.",
 	read: func(c *connection, text []byte) error {
 		var f placeholder
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
+		if _, err := c.readTower(text, siglipTower.tower); err != nil {
+			return err
+		}
 		c.token, c.prefixes = f.or(256000), true
-		c.one(c.tower.Rows())
 		c.layers = func(prefix string) []layers.Layer {
 			return []layers.Layer{layers.NewLinear(prefix+"linear", c.tower.Width, c.width, true)}
 		}

@@ -96,7 +96,7 @@ func (m *Model) config(text []byte) ([]byte, error) {
 func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.Seq2[amp.Tensor, snug.View] {
 	return func(yield func(amp.Tensor, snug.View) bool) {
 		for t, v := range text {
-			t.Name = "language_model." + t.Name
+			t.Name = m.family.text + t.Name
 			if !yield(t, v) {
 				return
 			}
@@ -108,7 +108,7 @@ func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.
 		}
 		for _, t := range w.Tensors() {
 			from, to := t.Name, strings.TrimPrefix(t.Name, "model.")
-			if !strings.HasPrefix(to, m.family.towers[0]) || t.ElementType() == 0 { // such as position_ids, which old versions wrote
+			if !strings.HasPrefix(to, m.family.towers[0]) || m.projector.Shape(to) != nil || t.ElementType() == 0 { // such as position_ids, which old versions wrote
 				continue
 			}
 			t.Name = to

@@ -24,12 +24,17 @@ import (
 )
 
 // goldenModels are the folders of models.py.
-var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2"}
+var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "qwen2_5_vl"}
 
 // goldenModel has what transformers computes for two sequences.
 type goldenModel struct {
-	Tokens    [][]int32
-	Logits    []float64
+	Tokens  [][]int32
+	Grids   [][3]int // of the images; none: all are squares
+	Logits  []float64
+	Written []struct { // behind the tokens, by generate, with the logits of the last token
+		Tokens []int32
+		Logits []float64
+	}
 	Loss      float64
 	Gradients map[string][2]float64
 }
@@ -62,7 +67,13 @@ func openGoldenModel(t *testing.T, name string, o vision.ModelOptions) (*vision.
 	}
 	c := m.Encoder.Config()
 	for i := range 3 {
-		b.Images = append(b.Images, vision.Pixels{Values: numbers(1000+i, c.Channels*c.Image*c.Image)})
+		x := vision.Pixels{Values: numbers(1000+i, c.Channels*c.Image*c.Image)}
+		if g.Grids != nil {
+			grid := g.Grids[i]
+			x.Layout = vision.Layout{Grid: grid, Merge: 2}
+			x.Values = numbers(1000+i, grid[0]*grid[1]*grid[2]*c.Channels*2*c.Patch*c.Patch)
+		}
+		b.Images = append(b.Images, x)
 	}
 	return m, g, b
 }
@@ -89,7 +100,7 @@ func TestModelGolden(t *testing.T) {
 			names := map[string]string{} // of the folder
 			for name := range w {
 				folder := name
-				if !strings.HasPrefix(name, "multi_modal_projector.") {
+				if golden.Grids == nil && !strings.HasPrefix(name, "multi_modal_projector.") {
 					folder = "language_model." + name
 				}
 				names[folder] = name
@@ -131,16 +142,16 @@ func TestModelTunes(t *testing.T) {
 	options := vision.ModelOptions{Text: transformer.Options{
 		DType: snug.F32, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}, Seed: 2,
 	}}
-	for name, how := range map[string]train.Options{"sums": {}, "in backward": {Gradients: plan.InBackward, StateBits: 8}} {
-		t.Run(name, func(t *testing.T) {
-			m, _, b := openGoldenModel(t, "llava", options)
+	for of, how := range map[string]train.Options{"llava": {}, "qwen2_5_vl": {Gradients: plan.InBackward, StateBits: 8}} {
+		t.Run(of, func(t *testing.T) {
+			m, _, b := openGoldenModel(t, of, options)
 			losses := tuneGolden(t, m, b, how)
 			require.Less(t, losses[19], losses[0]/2)
 			dir := filepath.Join(t.TempDir(), "adapter")
 			require.NoError(t, m.SaveAdapter(dir))
 			resumed := options
 			resumed.Text.Adapter, resumed.Text.AdapterDir = nil, dir
-			again, _, _ := openGoldenModel(t, "llava", resumed)
+			again, _, _ := openGoldenModel(t, of, resumed)
 			want, err := m.Evaluate(context.Background(), b)
 			require.NoError(t, err)
 			got, err := again.Evaluate(context.Background(), b)
@@ -187,6 +198,38 @@ func TestModelSaves(t *testing.T) {
 			require.NoError(t, again.Save(dir, 0)) // over itself
 			writeLogits(t, m, b, dir)
 		})
+	}
+}
+
+// TestModelWrites: what follows a prompt with images is what transformers' generate writes, also if the prompt comes in two parts.
+func TestModelWrites(t *testing.T) {
+	m, golden, b := openGoldenModel(t, "qwen2_5_vl", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	ctx := context.Background()
+	g, err := m.Text.Generate(transformer.GenerateOptions{Chunk: 5})
+	require.NoError(t, err)
+	for i, tokens := range golden.Tokens {
+		images := [][]vision.Pixels{b.Images[:2], b.Images[2:]}[i]
+		end := slices.Index(tokens, m.Token()) // of the text before the first image, and then of the image
+		for _, cut := range []int{0, end, end + golden.Grids[2*i][1]*golden.Grids[2*i][2]/4} {
+			before := 0
+			if cut > end {
+				before = 1
+			}
+			if g.Reset(); cut > 0 {
+				require.NoError(t, m.Prompt(ctx, g, vision.Batch{Text: transformer.Batch{Tokens: tokens[:cut]}, Images: images[:before]}))
+			}
+			require.NoError(t, m.Prompt(ctx, g, vision.Batch{Text: transformer.Batch{Tokens: tokens[cut:]}, Images: images[before:]}))
+			_, next, err := vision.Positions(tokens, m.Token(), []vision.Layout{images[0].Layout, images[len(images)-1].Layout}[:len(images)])
+			require.NoError(t, err)
+			require.Equal(t, int(next), g.Position())
+			for _, want := range golden.Written[i].Tokens {
+				token, err := g.Next(ctx)
+				require.NoError(t, err)
+				require.Equal(t, want, token)
+			}
+			near(t, golden.Written[i].Logits, g.Logits(), 5e-6)
+			require.Equal(t, int(next)+6, g.Position())
+		}
 	}
 }
 

@@ -206,6 +206,23 @@ func TestModelRefuses(t *testing.T) {
 		{"patches in no squares", "gemma3", "mm_tokens_per_image", `5`, "mm_tokens_per_image"},
 		{"many patches", "gemma3", "mm_tokens_per_image", `9223372036854775807`, "mm_tokens_per_image"},
 		{"no patches", "gemma3", "mm_tokens_per_image", `0`, "mm_tokens_per_image"},
+		{"many blocks", "qwen2_5_vl", "vision_config.depth", `9223372036854775807`, "depth"},
+		{"more blocks than there are", "qwen2_5_vl", "vision_config.depth", `16777216`, "depth"},
+		{"odd heads", "qwen2_5_vl", "vision_config.num_heads", `3`, "num_heads"},
+		{"heads of two", "qwen2_5_vl", "vision_config.num_heads", `8`, "num_heads"},
+		{"no heads", "qwen2_5_vl", "vision_config.num_heads", `0`, "num_heads"},
+		{"many channels", "qwen2_5_vl", "vision_config.in_channels", `9223372036854775807`, "in_channels"},
+		{"large patches", "qwen2_5_vl", "vision_config.patch_size", `1024`, "window_size"},
+		{"large squares", "qwen2_5_vl", "vision_config.spatial_merge_size", `1024`, "window_size"},
+		{"small windows", "qwen2_5_vl", "vision_config.window_size", `3`, "window_size"},
+		{"large windows", "qwen2_5_vl", "vision_config.window_size", `9223372036854775807`, "window_size"},
+		{"another rope", "qwen2_5_vl", "vision_config.rope_parameters.rope_type", `"default"`, "rope_type"},
+		{"no base", "qwen2_5_vl", "vision_config.rope_parameters.rope_theta", `0`, "rope_parameters"},
+		{"an activation", "qwen2_5_vl", "vision_config.hidden_act", `"mish"`, "hidden_act"},
+		{"an activation without a gate", "qwen2_5_vl", "vision_config.hidden_act", `"relu"`, "Activation"},
+		{"rows of another width", "qwen2_5_vl", "vision_config.out_hidden_size", `32`, "out_hidden_size"},
+		{"one axis", "qwen2_5_vl", "text_config.rope_parameters", `{"rope_type": "default", "rope_theta": 10000.0}`, "mrope_section"},
+		{"no placeholder", "qwen2_5_vl", "image_token_id", `-1`, "token"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := vision.OpenModel(edited(t, "models/"+c.folder, map[string]string{c.field: c.value}), vision.ModelOptions{})

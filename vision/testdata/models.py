@@ -7,8 +7,9 @@ Python 3.13, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
     python vision/testdata/models.py saved DIR    # transformers loads what Model.Save wrote
 
 models/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: the tokens of two sequences with three images, of
-which the pixels are numbers that the test makes too, the mean loss of the labels, the logits of the last row of each, and for each
-parameter that is not of the tower the norm of the loss's gradient and its product with numbers that the test makes too; in float64.
+which the pixels are numbers that the test makes too, the mean loss of the labels, the logits of the last row of each and, where images
+have grids of patches, 6 tokens that generate writes behind it and the logits of the last of them; for each parameter that is not of the tower the norm of the loss's gradient and
+its product with numbers that the test makes too; in float64.
 
 adapter: SNUG_SAVE=DIR go test -run TestModelAdapterForPEFT ./vision writes the folders; saved: TestModelSaves does.
 """
@@ -32,24 +33,30 @@ def models():
     t = transformers
     tower = dict(model_type="clip_vision_model", **SHAPE)
     llava = dict(vision_config=tower, image_token_index=IMAGE, image_seq_length=9)
-    yield "llava", t.LlavaForConditionalGeneration(t.LlavaConfig(text_config=dict(model_type="llama", **TEXT), **llava)), 9
+    yield "llava", t.LlavaForConditionalGeneration(t.LlavaConfig(text_config=dict(model_type="llama", **TEXT), **llava)), [9] * 3
     yield "llava-mistral", t.LlavaForConditionalGeneration(t.LlavaConfig(
         text_config=dict(model_type="mistral", **TEXT), vision_feature_layer=-1, vision_feature_select_strategy="full",
-        multimodal_projector_bias=False, projector_hidden_act="relu", **llava)), 10
+        multimodal_projector_bias=False, projector_hidden_act="relu", **llava)), [10] * 3
     square = dict(SHAPE, model_type="siglip_vision_model", image_size=16, vision_use_head=False)
     yield "gemma3", t.Gemma3ForConditionalGeneration(t.Gemma3Config(
         text_config=dict(TEXT, layer_types=["sliding_attention", "full_attention"], sliding_window=5, query_pre_attn_scalar=8),
-        vision_config=square, image_token_index=IMAGE, mm_tokens_per_image=4, boi_token_index=17, eoi_token_index=18)), 4
+        vision_config=square, image_token_index=IMAGE, mm_tokens_per_image=4, boi_token_index=17, eoi_token_index=18)), [4] * 3
     yield "paligemma", t.PaliGemmaForConditionalGeneration(t.PaliGemmaConfig(
-        text_config=dict(TEXT, model_type="gemma"), vision_config=square, image_token_index=IMAGE, projection_dim=16)), 16
+        text_config=dict(TEXT, model_type="gemma"), vision_config=square, image_token_index=IMAGE, projection_dim=16)), [16] * 3
     yield "paligemma2", t.PaliGemmaForConditionalGeneration(t.PaliGemmaConfig(
         text_config=dict(TEXT, model_type="gemma2", query_pre_attn_scalar=8, sliding_window=7, layer_types=["sliding_attention", "full_attention"]),
-        vision_config=square, image_token_index=IMAGE, projection_dim=16)), 16
+        vision_config=square, image_token_index=IMAGE, projection_dim=16)), [16] * 3
+    text = {k: v for k, v in TEXT.items() if k != "head_dim"} | dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 2]))
+    tower = dict(depth=3, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=2, out_hidden_size=16)
+    grids = [(1, 4, 6), (1, 8, 4), (1, 10, 6)]
+    yield "qwen2_5_vl", t.Qwen2_5_VLForConditionalGeneration(t.Qwen2_5_VLConfig(
+        text_config=text, vision_config=dict(tower, window_size=8, fullatt_block_indexes=[1]), image_token_id=IMAGE)), grids
 
 
-def sequences(each):
-    image = [IMAGE] * each
-    return [[1, 7, *image, 8, 3, *image, 4, 9, 2], [1, *image, 6, 2]]
+def sequences(images):
+    """With images of so many tokens, or grids of patches of which 4 are a token."""
+    a, b, c = [[IMAGE] * (i if isinstance(i, int) else i[0] * i[1] * i[2] // 4) for i in images]
+    return [[1, 7, *a, 8, 3, *b, 4, 9, 2], [1, *c, 6, 2]]
 
 
 def labels(tokens):
@@ -62,22 +69,34 @@ def prefix(tokens):
     return len(tokens) - tokens[::-1].index(IMAGE) + 1
 
 
-def golden(m, each):
-    side, at, total, out = m.config.vision_config.image_size, 0, 0, dict(tokens=[], logits=[])
-    targets = sum(t >= 0 for s in sequences(each) for t in labels(s))
-    for tokens in sequences(each):
-        images = tokens.count(IMAGE) // each
-        x = torch.stack([numbers(1000 + at + i, (3, side, side)) for i in range(images)])
-        at += images
-        more = {}
-        if m.config.model_type == "gemma3":
-            more["token_type_ids"] = torch.tensor([[int(t == IMAGE) for t in tokens]])
+def pixels(m, number, images, tokens):
+    """The inputs for images, of which number is that of the first."""
+    types = torch.tensor([[int(t == IMAGE) for t in tokens]])
+    if isinstance(images[0], int):
+        side = m.config.vision_config.image_size
+        x = torch.stack([numbers(1000 + number + i, (3, side, side)) for i in range(len(images))])
         if m.config.model_type == "paligemma":
-            more["token_type_ids"] = torch.tensor([[int(i >= prefix(tokens)) for i in range(len(tokens))]])
-        logits = m(input_ids=torch.tensor([tokens]), pixel_values=x, **more).logits[0]
+            types = torch.tensor([[int(i >= prefix(tokens)) for i in range(len(tokens))]])
+        return dict(pixel_values=x, **(dict(token_type_ids=types) if m.config.model_type != "llava" else {}))
+    patch = m.config.vision_config.patch_size
+    x = torch.cat([numbers(1000 + number + i, (g[1] * g[2], 3 * 2 * patch * patch)) for i, g in enumerate(images)])
+    return dict(pixel_values=x, image_grid_thw=torch.tensor(images), mm_token_type_ids=types)
+
+
+def golden(m, images):
+    total, out = 0, dict(tokens=[], logits=[])
+    if not isinstance(images[0], int):
+        out["grids"] = images
+    targets = sum(t >= 0 for s in sequences(images) for t in labels(s))
+    for tokens, at, n in zip(sequences(images), (0, 2), (2, 1)):
+        more = pixels(m, at, images[at : at + n], tokens)
+        logits = m(input_ids=torch.tensor([tokens]), **more).logits[0]
         loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels(tokens)), reduction="sum") / targets
         loss.backward()
         total += loss.item()
+        if "grids" in out:
+            text = m.generate(torch.tensor([tokens]), max_new_tokens=6, do_sample=False, eos_token_id=None, output_logits=True, return_dict_in_generate=True, **more)
+            out.setdefault("written", []).append(dict(tokens=text.sequences[0, len(tokens):].tolist(), logits=text.logits[-1][0].tolist()))
         out["tokens"].append(tokens)
         out["logits"] += logits[-1].tolist()
     return dict(out, loss=total)
@@ -85,16 +104,16 @@ def golden(m, each):
 
 def make():
     shutil.rmtree(HERE / "models", ignore_errors=True)
-    for at, (name, m, each) in enumerate(models()):
+    for at, (name, m, images) in enumerate(models()):
         folder = HERE / "models" / name
         with torch.no_grad():
             for i, (n, p) in enumerate(sorted(m.named_parameters())):
-                one = "norm" in n and n.endswith("weight") or "layrnorm" in n and n.endswith("weight")
+                one = ("norm" in n or "ln_q" in n) and n.endswith("weight") or "layrnorm" in n and n.endswith("weight")
                 p.copy_((numbers(100 * at + i, p.shape) / 2 + one).to(torch.bfloat16))
         m.to(torch.bfloat16).save_pretrained(folder)
         m = type(m).from_pretrained(folder, dtype=torch.float64)  # with the angles of the rope in float64
-        out, names = golden(m, each), spelled(m, folder)
-        params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n), key=lambda of: of[0])
+        out, names = golden(m, images), spelled(m, folder)
+        params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
         out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
         (folder / "golden.json").write_text(json.dumps(out, indent=0))
 
@@ -102,15 +121,15 @@ def make():
 def check(what, saved):
     import peft
 
+    images = {name: images for name, _, images in models()}
     for folder in sorted(pathlib.Path(saved).iterdir()):
         want = torch.tensor(json.loads((folder / "want.json").read_text())).double()
-        each = {"llava": 9, "llava-mistral": 10, "gemma3": 4, "paligemma": 16, "paligemma2": 16}[folder.name]
         base = HERE / "models" / folder.name if what == "adapter" else folder
         m, info = transformers.AutoModelForImageTextToText.from_pretrained(base, dtype=torch.float64, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"], info
         if what == "adapter":
             m = peft.PeftModel.from_pretrained(m, folder, is_trainable=True, autocast_adapter_dtype=False).double()
-        got = torch.tensor(golden(m, each)["logits"])
+        got = torch.tensor(golden(m, images[folder.name])["logits"])
         error = ((got - want).abs().max() / got.abs().max()).item()
         print(f"{folder.name}: error {error:.1e}")
         assert error < 1e-5

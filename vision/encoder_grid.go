@@ -1,0 +1,176 @@
+package vision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/layers"
+)
+
+// grid is a tower of images of any size, which come as rows of patches: the pixels of a patch, in squares of Merge by Merge patches, of
+// which the projector makes one row each. Patches of an image, or of a frame, see each other alone. Their rows and columns turn the queries
+// and keys. The tower's rows lie in the order of windows, and go back to that of squares after it.
+type grid struct {
+	patch  int // elements of a patch: channels, frames, rows, columns
+	merge  int
+	window int // squares along the side of a window; 0: there are none
+	width  int // of a row
+	blocks int
+	rope   layers.Rope
+	// layers returns the layers, whose parameters have names behind a prefix. angles turn by the patches' places.
+	layers func(prefix string, angles *layers.Angles) []layers.Layer
+}
+
+// unit returns the patches of a square.
+func (g *grid) unit() int { return g.merge * g.merge }
+
+// axialRope returns the rope of heads, half of whose pairs turn by the row, and half by the column.
+func axialRope(theta float64, dim int) layers.Rope {
+	return layers.Rope{Kind: layers.RopeAxial, Theta: theta, Dim: dim, Sections: [3]int{0, dim / 4, dim / 4}}
+}
+
+// rows returns the squares of an image.
+func (g *grid) rows(l Layout) (int, error) {
+	rows, columns := l.Grid[1]/g.merge, l.Grid[2]/g.merge
+	switch {
+	case l.Merge != g.merge || l.Grid[0] < 1 || rows < 1 || columns < 1 || rows*g.merge != l.Grid[1] || columns*g.merge != l.Grid[2]:
+		return 0, fmt.Errorf("a grid of %v patches, %d of which are merged along a side: want squares of %d by %d: %w", l.Grid, l.Merge, g.merge, g.merge, snug.ErrShape)
+	case l.Grid[0] > mostTokens/rows || l.Grid[0]*rows > mostTokens/columns:
+		return 0, fmt.Errorf("a grid of %v patches, want at most %d tokens: %w", l.Grid, mostTokens, snug.ErrShape)
+	}
+	return l.Grid[0] * rows * columns, nil
+}
+
+// gridTower computes rows of such images.
+type gridTower struct {
+	*grid
+	model  *layers.Model
+	angles *layers.Angles
+	x, y   []float32 // its input and output, for all images of a call
+}
+
+// open reads a tower whose tensors have a prefix, which may follow "model.".
+func (g *grid) open(prefix string, file *amp.Weights, o layers.Options) (imageTower, error) {
+	last, outer := fmt.Sprintf("%sblocks.%d.norm1.weight", prefix, g.blocks-1), ""
+	if !hasTensor(file, last) {
+		if outer = "model."; !hasTensor(file, outer+last) {
+			return nil, fmt.Errorf("the file lacks %s, of the last of %d blocks by depth in %s: %w", last, g.blocks, configName, snug.ErrConfig)
+		}
+	}
+	t := &gridTower{grid: g, angles: layers.NewAngles(g.rope, o.Device)}
+	list, err := g.layers(prefix, t.angles), error(nil)
+	layers.Sequential(list).Params(func(p *layers.Param) bool {
+		err = checkTensor(file, outer+p.Name, p.Shape)
+		return err == nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if t.model, err = layers.NewModel(g.patch, layers.MSE{}, o, freeze(list, layers.MSE{}, func(string) bool { return false })...); err != nil {
+		return nil, err
+	}
+	err = file.LoadAll(func(yield func(string, snug.View) bool) {
+		for _, p := range t.model.Params() {
+			if !yield(outer+p.Name, p.Value) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+func hasTensor(w *amp.Weights, name string) bool {
+	_, has := w.Tensor(name)
+	return has
+}
+
+// Close implements imageTower.
+func (t *gridTower) Close() error { return errors.Join(t.model.Close(), t.angles.Close()) }
+
+func (t *gridTower) check(x Pixels) error {
+	if want := int64(x.Grid[0]) * int64(x.Grid[1]) * int64(x.Grid[2]) * int64(t.patch); int64(len(x.Values)) != want {
+		return fmt.Errorf("%d elements, want those of %v patches of %d: %w", len(x.Values), x.Grid, t.patch, snug.ErrShape)
+	}
+	return nil
+}
+
+func (t *gridTower) encode(ctx context.Context, out []float32, images []Pixels) error {
+	p := placed{grid: t.grid, starts: []int{0}}
+	if t.window > 0 {
+		p.parts = []int{0}
+	}
+	for _, x := range images {
+		p.add(x.Grid)
+	}
+	in, each := t.unit()*t.patch, t.unit()*t.width
+	t.x, t.y = grown(t.x, len(p.order)*in), grown(t.y, len(p.order)*each)
+	at := 0
+	for _, x := range images {
+		n := len(x.Values) / in
+		for i, from := range p.order[at:][:n] {
+			copy(t.x[(at+i)*in:][:in], x.Values[(from-at)*in:])
+		}
+		at += n
+	}
+	s := layers.Sample{X: t.x, Starts: p.starts, Parts: p.parts, Positions: p.positions[:]}
+	if err := t.model.Predict(ctx, t.y, s); err != nil {
+		return err
+	}
+	for i, to := range p.order {
+		copy(out[to*each:][:each], t.y[i*each:])
+	}
+	return nil
+}
+
+// placed says where the squares of images are in the rows of a tower.
+type placed struct {
+	*grid
+	order     []int      // the square of each place
+	starts    []int      // of frames, in rows of patches
+	parts     []int      // of windows
+	positions [3][]int32 // of each patch: 0, its row and its column
+}
+
+// add places an image.
+func (p *placed) add(of [3]int) {
+	rows, columns := of[1]/p.merge, of[2]/p.merge
+	first := len(p.order)
+	for range of[0] {
+		p.eachSquare(rows, columns, func(y, x int) {
+			p.order = append(p.order, first+y*columns+x)
+			for i := range p.unit() {
+				p.positions[0] = append(p.positions[0], 0)
+				p.positions[1] = append(p.positions[1], int32(y*p.merge+i/p.merge))
+				p.positions[2] = append(p.positions[2], int32(x*p.merge+i%p.merge))
+			}
+		})
+		first += rows * columns
+		p.starts = append(p.starts, len(p.order)*p.unit())
+	}
+}
+
+// eachSquare calls do for the squares of a frame, window by window.
+func (p *placed) eachSquare(rows, columns int, do func(y, x int)) {
+	high, wide := rows, columns
+	if p.window > 0 {
+		high, wide = p.window, p.window
+	}
+	for y0 := 0; y0 < rows; y0 += high {
+		for x0 := 0; x0 < columns; x0 += wide {
+			for y := y0; y < min(y0+high, rows); y++ {
+				for x := x0; x < min(x0+wide, columns); x++ {
+					do(y, x)
+				}
+			}
+			if p.window > 0 {
+				p.parts = append(p.parts, len(p.order)*p.unit())
+			}
+		}
+	}
+}
