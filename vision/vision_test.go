@@ -30,7 +30,7 @@ import (
 func TestZero(t *testing.T) {
 	kerneltest.Zero(t,
 		vision.Decode, vision.Convert, vision.Frames, vision.Resize, vision.OpenProcessor, vision.Positions, vision.Types,
-		vision.NewTower, vision.OpenTower, vision.OpenModel, vision.OpenEncoder, (*vision.Encoder)(nil), new(vision.Encoder), (*vision.Tower)(nil), new(vision.Tower), (*vision.Model)(nil), new(vision.Model), vision.TowerConfig{},
+		vision.NewTower, vision.OpenTower, vision.OpenModel, vision.OpenEncoder, vision.OpenInput, (*vision.Encoder)(nil), new(vision.Encoder), (*vision.Input)(nil), new(vision.Input), (*vision.Cache)(nil), new(vision.Cache), (*vision.Tower)(nil), new(vision.Tower), (*vision.Model)(nil), new(vision.Model), vision.TowerConfig{},
 		(*vision.Processor)(nil), new(vision.Processor), vision.Filter(0), vision.Filter(-1), vision.Backend(0), vision.Backend(-1), vision.Layout{},
 	)
 	p := processorOf(t, `{"image_processor_type": "CLIPImageProcessor"}`)
