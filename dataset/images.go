@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -464,6 +465,21 @@ func (s *Set) file(p *picture) ([]byte, error) {
 		err = fmt.Errorf("the file has changed since the data was read: %w", snug.ErrCorrupt)
 	}
 	return data, err
+}
+
+// ImagesEach yields the rows of the text that the images of each sample have, in the order of the files.
+func (s *Set) ImagesEach() iter.Seq2[int, int] {
+	return func(yield func(int, int) bool) {
+		for n := range s.list.n {
+			x, rows := s.list.get(n), 0
+			for i := x.images[0]; i < x.images[1]; i++ {
+				rows += s.pictures[i].rows
+			}
+			if !yield(n, rows) {
+				return
+			}
+		}
+	}
 }
 
 // ImageSum returns the SHA-256 of an image's file.

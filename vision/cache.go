@@ -28,7 +28,7 @@ type CacheOptions struct {
 }
 
 // Cache keeps the [Features] of images in pages of a store, on disk or on the host within its limit: a frozen tower runs once for each
-// image, and training goes on without it. An image takes one page of [Cache.Bytes].
+// image, and training goes on without it. An image takes one page of [Input.FeatureBytes].
 //
 // A page is found by the sum of the image's file, its layout and the options, so that a store serves runs over other data and other models.
 // What is durable is said by [Cache.Commit].
@@ -41,19 +41,27 @@ type Cache struct {
 	codes *quant8.Map // of 8 bits
 }
 
+func (o CacheOptions) check() error {
+	float := o.DType == snug.F32 || o.DType == snug.F16 || o.DType == snug.BF16
+	if o.Bits != 0 && o.Bits != 8 || o.Bits == 0 && !float {
+		return fmt.Errorf("features in %v with %d Bits, want F32, F16 or BF16, or 8 Bits: %w", o.DType, o.Bits, snug.ErrConfig)
+	}
+	return nil
+}
+
 // cacheBlock is the elements of a scale.
 const cacheBlock = 256
 
 // NewCache returns a cache of what the encoder of the model computes. The error wraps [snug.ErrConfig].
 func (in *Input) NewCache(store *offload.Store, o CacheOptions) (*Cache, error) {
-	float := o.DType == snug.F32 || o.DType == snug.F16 || o.DType == snug.BF16
 	switch {
 	case in == nil || in.connection.rows == nil:
-		return nil, fmt.Errorf("vision: an Input that OpenInput did not make: %w", snug.ErrConfig)
+		return nil, fmt.Errorf("vision: NewCache: %w", errNoInput)
 	case store == nil:
-		return nil, fmt.Errorf("vision: the store is nil: %w", snug.ErrConfig)
-	case o.Bits != 0 && o.Bits != 8 || o.Bits == 0 && !float:
-		return nil, fmt.Errorf("vision: features in %v with %d Bits, want F32, F16 or BF16, or 8 Bits: %w", o.DType, o.Bits, snug.ErrConfig)
+		return nil, fmt.Errorf("vision: NewCache: the store is nil: %w", snug.ErrConfig)
+	}
+	if err := o.check(); err != nil {
+		return nil, fmt.Errorf("vision: NewCache: %w", err)
 	}
 	c := &Cache{store: store, connection: in.connection, o: o}
 	if o.Bits == 8 {
@@ -65,29 +73,37 @@ func (in *Input) NewCache(store *offload.Store, o CacheOptions) (*Cache, error) 
 var errNoCache = fmt.Errorf("a Cache that NewCache did not make: %w", snug.ErrConfig)
 
 // elements returns the elements of the features of an image.
-func (c *Cache) elements(l Layout) (int, error) {
-	if c == nil || c.store == nil {
-		return 0, errNoCache
-	}
+func (c *connection) elements(l Layout) (int, error) {
 	rows, err := c.rows(l)
 	return rows * c.per * c.reads, err
 }
 
-// size returns the bytes of a page.
-func (c *Cache) size(elements int) int {
-	if c.codes != nil {
+// size returns the bytes of a page of some elements.
+func (o CacheOptions) size(elements int) int {
+	if o.Bits == 8 {
 		return elements + 4*quant8.Blocks(elements, cacheBlock)
 	}
-	return elements * c.o.DType.Size()
+	return elements * o.DType.Size()
 }
 
-// Bytes returns the bytes of the features of an image of a layout. The error is that of [Input.Rows].
-func (c *Cache) Bytes(l Layout) (int64, error) {
-	n, err := c.elements(l)
-	if err != nil {
-		return 0, fmt.Errorf("vision: Cache.Bytes: %w", err)
+// FeatureBytes returns the bytes of the page that a [Cache] with these options has of an image of a layout. The error wraps [snug.ErrConfig], or is that
+// of [Input.Rows].
+func (in *Input) FeatureBytes(l Layout, o CacheOptions) (int64, error) {
+	if _, err := in.Rows(l); err != nil {
+		return 0, err
 	}
-	return int64(c.size(n)), nil
+	if err := o.check(); err != nil {
+		return 0, fmt.Errorf("vision: FeatureBytes: %w", err)
+	}
+	n, err := in.elements(l)
+	return int64(o.size(n)), err
+}
+
+func (c *Cache) usable() error {
+	if c == nil || c.store == nil {
+		return errNoCache
+	}
+	return nil
 }
 
 // key names the page of an image.
@@ -111,6 +127,9 @@ func (c *Cache) Has(image [sha256.Size]byte, l Layout) bool {
 // of the model, and [snug.ErrNonFinite] for those that 8 bits cannot have.
 func (c *Cache) Put(image [sha256.Size]byte, f Features) (err error) {
 	defer fault.Named(&err, "vision: Cache.Put")
+	if err := c.usable(); err != nil {
+		return err
+	}
 	n, err := c.elements(f.Layout)
 	if err != nil {
 		return err
@@ -119,7 +138,7 @@ func (c *Cache) Put(image [sha256.Size]byte, f Features) (err error) {
 		return fmt.Errorf("%d elements, want %d: %w", f.Values.Len(), n, snug.ErrShape)
 	}
 	key := c.key(image, f.Layout)
-	page, err := c.store.Acquire(key, c.size(n))
+	page, err := c.store.Acquire(key, c.o.size(n))
 	if err != nil {
 		return err
 	}
@@ -161,6 +180,9 @@ func as[T snug.Element](page []byte) []T {
 // image that the cache does not have.
 func (c *Cache) Get(image [sha256.Size]byte, l Layout) (f Features, err error) {
 	defer fault.Named(&err, "vision: Cache.Get")
+	if err := c.usable(); err != nil {
+		return f, err
+	}
 	n, err := c.elements(l)
 	if err != nil {
 		return f, err
@@ -169,7 +191,7 @@ func (c *Cache) Get(image [sha256.Size]byte, l Layout) (f Features, err error) {
 	if !c.store.Has(key) {
 		return f, fmt.Errorf("no features of the image: %w", snug.ErrConfig)
 	}
-	page, err := c.store.Acquire(key, c.size(n))
+	page, err := c.store.Acquire(key, c.o.size(n))
 	if err != nil {
 		return f, err
 	}

@@ -1,10 +1,16 @@
 package vision
 
 import (
+	"errors"
 	"fmt"
+	"iter"
+	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/layers"
 )
 
 // Input is how a [Model] reads: the processor of its images, and how many rows of the text an image has. It has no weights, does not change,
@@ -12,14 +18,17 @@ import (
 type Input struct {
 	Processor *Processor
 	connection
+	family *modelFamily
 }
+
+var errNoInput = fmt.Errorf("an Input that OpenInput did not make: %w", snug.ErrConfig)
 
 // OpenInput reads the files of a model's folder that [OpenProcessor] reads, and config.json. Errors are those of OpenProcessor, and of
 // [OpenModel] about config.json.
 func OpenInput(dir string) (in *Input, err error) {
 	defer fault.Named(&err, "vision: OpenInput")
 	in = &Input{}
-	if _, in.connection, _, err = readConnection(dir); err != nil {
+	if in.family, in.connection, _, err = readConnection(dir); err != nil {
 		return nil, err
 	}
 	if in.Processor, err = OpenProcessor(dir); err != nil {
@@ -40,11 +49,59 @@ func (in *Input) Token() int32 {
 // [snug.ErrConfig] if the processor writes another number of placeholders than the model has rows.
 func (in *Input) Rows(l Layout) (int, error) {
 	if in == nil || in.connection.rows == nil {
-		return 0, fmt.Errorf("vision: an Input that OpenInput did not make: %w", snug.ErrConfig)
+		return 0, fmt.Errorf("vision: %w", errNoInput)
 	}
 	rows, err := in.connection.rows(l)
 	if err == nil && rows != l.Tokens {
 		err = fmt.Errorf("vision: the processor writes %d placeholders for an image of which the model has %d rows: its files do not fit config.json: %w", l.Tokens, rows, snug.ErrConfig)
 	}
 	return rows, err
+}
+
+// Projector yields the names and the shapes of the projector's parameters.
+func (in *Input) Projector() iter.Seq2[string, []int] {
+	return func(yield func(string, []int) bool) {
+		if in == nil || in.connection.layers == nil {
+			return
+		}
+		layers.Sequential(in.connection.layers(in.family.projector)).Params(func(p *layers.Param) bool { return yield(p.Name, p.Shape) })
+	}
+}
+
+// ProjectorBytes returns about how much memory a Model's pass takes for images that have a number of rows in all, beside the text and the
+// parameters of the projector: what the projector reads, in float32, and its rows and their gradients in the type.
+func (in *Input) ProjectorBytes(rows int, dt snug.DType) int64 {
+	if in == nil || in.connection.layers == nil {
+		return 0
+	}
+	each := 4*int64(in.reads*in.per) + 2*int64(dt.Size()*in.reads*in.per)
+	for _, shape := range in.Projector() {
+		if len(shape) > 1 {
+			each += 3 * int64(dt.Size()*shape[0])
+		}
+	}
+	return int64(rows) * each
+}
+
+// EncoderBytes returns about how much memory an [Encoder] in a type takes to encode one image of a layout, its weights included. It reads the
+// headers of the folder's weights. Errors are those of [amp.OpenWeights].
+func (in *Input) EncoderBytes(dir string, l Layout, dt snug.DType) (n int64, err error) {
+	defer fault.Named(&err, "vision: EncoderBytes")
+	if in == nil || in.connection.rows == nil {
+		return 0, errNoInput
+	}
+	w, err := amp.OpenWeights(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	for _, t := range w.Tensors() {
+		name := strings.TrimPrefix(t.Name, "model.")
+		if slices.ContainsFunc(in.family.towers, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			n += int64(t.Len() * dt.Size())
+		}
+	}
+	c := in.tower
+	row := 8*c.Width + 4*c.Channels*c.Patch*c.Patch + dt.Size()*(8*c.Width+2*c.Hidden)
+	return n + l.Bytes + int64(c.Rows())*int64(row), nil
 }

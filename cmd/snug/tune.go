@@ -39,18 +39,19 @@ type tuneFlags struct {
 	smoothing, zLoss float64
 	beta             float64 // of -dpo, 0 without it
 	teacher          teacherFlags
-	seed             uint64
-	shard            string
-	sharding         plan.Sharding
-	checkpoint       string
-	saveEvery        int
-	evalEvery        int
-	trace, page      string
-	copyLinks        bool
-	dryRun, json     bool
-	dtype            snug.DType
-	reading          func(path string, read, of int64) // shows how far a file is read, may be nil
-	flags            flagTable                         // as they were parsed
+	imageFlags
+	seed         uint64
+	shard        string
+	sharding     plan.Sharding
+	checkpoint   string
+	saveEvery    int
+	evalEvery    int
+	trace, page  string
+	copyLinks    bool
+	dryRun, json bool
+	dtype        snug.DType
+	reading      func(path string, read, of int64) // shows how far a file is read, may be nil
+	flags        flagTable                         // as they were parsed
 }
 
 // given reports whether the command line has a flag, even with its default value.
@@ -88,7 +89,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.sharding == plan.ShardWeights && !f.dividesWeights(), "-shard weights wants as many passes on all ranks, and does not go with -dpo and -teacher"},
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
 	}, f.optimizerRules(), f.preferenceRules(), f.teacherRules())...)
-	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0)); what != "" {
+	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0), f.imageFlags.check()); what != "" {
 		return usagef("tune: %s", what)
 	}
 	f.rank = cmp.Or(f.rank, kind.rank)
@@ -201,6 +202,9 @@ func newTuning(c *call) (*tuning, error) {
 		return nil, usageError{err}
 	}
 	fmt.Fprint(c.stderr, unreadFields(m.config))
+	if m.blind != nil {
+		fmt.Fprintf(c.stderr, "snug: tune: only text is read for %s: %s\n", escaped(f.dir), oneLine(m.blind, c.args...))
+	}
 	t := &tuning{tuneFlags: f, material: m, call: c}
 	if n := t.stepCount(); n > checkpoint.MaxStep {
 		return nil, errors.Join(usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep), t.data.Close())

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -110,6 +111,9 @@ func (t *tuning) about() map[string]any {
 	}
 	if k := t.kind(); k.name != adapterKinds[0].name && !k.dora {
 		about["adapter"] = k.name
+	}
+	if t.seesImages() {
+		about["train"], about["features-bits"] = strings.Join(t.trains, ","), t.featureBits
 	}
 	if f := t.teacher; f.dir != "" {
 		about["teacher-base"], about["distill-weight"], about["distill-temperature"] = f.base, f.share, f.temperature

@@ -56,7 +56,7 @@ func (t *tuning) fitDevice(tasks []plan.Task) (err error) {
 		}
 		limit = free - free/spare
 	}
-	t.plan, err = fitFirst(tasks, limit)
+	t.plan, err = fitFirst(tasks, max(1, limit-t.images))
 	var miss *plan.MissError
 	if errors.As(err, &miss) {
 		return fmt.Errorf("tune: -device %s: nothing fits in %s there: the smallest plan takes %s: %w",

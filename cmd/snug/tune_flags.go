@@ -47,7 +47,7 @@ func (f *tuneFlags) table() flagTable {
 	checkpoints := &use{"-checkpoint", "there is none", func() bool { return f.checkpoint != "" }}
 	heldOut := &use{"samples that are held out", "-held-out is 0", func() bool { return f.held > 0 }}
 	f.optimizer, f.compute = defaultOptimizer, floatTypes[0]
-	return flagTable{
+	return append(flagTable{
 		modelFlag(&f.dir, "folder with config.json, model.safetensors or shards, and a tokenizer"),
 		f.filesFlag(),
 		f.formatFlag(),
@@ -121,7 +121,7 @@ func (f *tuneFlags) table() flagTable {
 		switchFlag("dry-run", &f.dryRun, "print the plan and exit"),
 		switchFlag("json", &f.json, `also print the results, or with -dry-run the plan, as a line of JSON at the end. A run that fails in training prints it too; "state" is done, stopped (by a signal), diverged or failed`),
 		configFlag(),
-	}
+	}, f.imageFlags.rows()...)
 }
 
 // rateHelp says what -lr is.

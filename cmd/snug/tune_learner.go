@@ -20,6 +20,9 @@ func (t *tuning) learner() (learner, error) {
 	case t.teacherConfig != nil:
 		return t.studying()
 	}
+	if t.seeing.model != nil {
+		return viewer{t.seeing.model, t.data, t.cache}, nil
+	}
 	return predictor{t.model}, nil
 }
 

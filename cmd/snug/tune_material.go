@@ -39,6 +39,7 @@ type material struct {
 	teacherConfig *transformer.Config // nil without -teacher
 	modelSums     checksums
 	teacherSums   checksums // empty without -teacher
+	blind         error     // why images are not read of a model that sees them, nil if they are
 }
 
 // checksums tell a model from others, wherever its folder is.
@@ -87,6 +88,7 @@ func (f *tuneFlags) gather() (*material, error) {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
 	}
 	m.dataOptions = o
+	m.openInput(f)
 	if err = m.openData(f, time.Now().Truncate(time.Minute)); err != nil {
 		return nil, err
 	}
@@ -231,6 +233,9 @@ func splitBatch(whole dataset.Batch) (a, b dataset.Batch, ok bool) {
 	at := n / 2 * sequences
 	cut := whole.Starts[at]
 	first, second := whole, whole
+	if whole.Images != nil {
+		first.Images, second.Images = whole.Images[:at], whole.Images[at:]
+	}
 	first.Tokens, first.Labels, first.Starts = whole.Tokens[:cut], whole.Labels[:cut], whole.Starts[:at+1]
 	second.Tokens, second.Labels, second.Starts, second.Draw = whole.Tokens[cut:], whole.Labels[cut:], nil, whole.Draw+uint64(n/2)
 	for _, start := range whole.Starts[at:] {

@@ -186,7 +186,7 @@ func (t *tuning) batches(step int) ([]dataset.Batch, error) {
 // chooseTogether chooses the plan on rank 0, and binds the other ranks to its choices.
 func (t *tuning) chooseTogether() error {
 	if t.ranks == nil {
-		return t.choose()
+		return t.chooseWithImages()
 	}
 	all := t.ranks.(accum.Broadcaster)
 	if err := t.sameTime(all); err != nil {
@@ -197,7 +197,7 @@ func (t *tuning) chooseTogether() error {
 	}
 	text := make([]byte, 512)
 	if !t.follows() {
-		if err := t.choose(); err != nil {
+		if err := t.chooseWithImages(); err != nil {
 			return err
 		}
 		found, err := json.Marshal(choicesOf(t.plan))
@@ -214,7 +214,7 @@ func (t *tuning) chooseTogether() error {
 	if err := json.Unmarshal(text, &t.begun); err != nil {
 		return err
 	}
-	return t.choose()
+	return t.chooseWithImages()
 }
 
 // sameTime gives the chat template of all ranks the time of rank 0.

@@ -231,7 +231,7 @@ func (t *tuning) resident() int64 {
 	if err != nil { // the plan has been made with it
 		return 0
 	}
-	return n
+	return max(n+t.images, t.process.Base+t.encoding)
 }
 
 // reportDocument returns what a report has before the run.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -52,6 +53,9 @@ type tuning struct {
 
 	preferences *preferences // of -dpo
 	student     *student     // of -teacher
+	seeing                   // of data with images
+	images      int64        // bytes that images take in the process beside the plan
+	encoding    int64        // bytes that the tower of images takes before the first step
 }
 
 // clipNorm is what the norm of the gradients is clipped to.
@@ -109,6 +113,9 @@ func (t *tuning) run() (err error) {
 		return err
 	}
 	t.writeTeacher(t.call.stdout)
+	if err := t.reportImages(); err != nil {
+		return err
+	}
 	if warning, err := checkCgroup(cgroupLimit(os.DirFS("/")), t.processLimit(), t.resident()); err != nil {
 		return err
 	} else if warning != "" {
@@ -182,7 +189,8 @@ func (t *tuning) task() (plan.Task, error) {
 		return t.divide(task), nil
 	}
 	t.describe(&task)
-	task.Beside, task.Base = t.beside, t.lowForm()
+	task.Beside, task.Base = slices.Clone(t.beside), t.lowForm()
+	t.describeImages(&task)
 	if t.form == "bf16" {
 		task.Frozen = []int{16}
 	} else if t.form != "" || t.config.Stored != 0 {
@@ -247,7 +255,17 @@ func (t *tuning) open() (clean func() error, err error) {
 	if err := t.plan.Apply(&o, &options); err != nil {
 		return clean, err
 	}
-	if t.model, err = transformer.Open(t.dir, o); err != nil {
+	if t.seesImages() {
+		noFeatures, err := t.openFeatures()
+		pages := clean
+		clean = func() error { return errors.Join(pages(), noFeatures()) }
+		if err != nil {
+			return clean, err
+		}
+		if err := t.openSeeing(o); err != nil {
+			return clean, err
+		}
+	} else if t.model, err = transformer.Open(t.dir, o); err != nil {
 		return clean, err
 	}
 	if t.kind().init != "" { // the memory used for first values is in a pool, which two collections empty
@@ -296,6 +314,7 @@ func (t *tuning) close() (err error) {
 	if t.trainer != nil {
 		err = t.trainer.Close()
 	}
+	err = errors.Join(err, t.closeSeeing())
 	if t.model != nil {
 		err = errors.Join(err, t.model.Close())
 	}

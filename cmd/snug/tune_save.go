@@ -21,6 +21,8 @@ func (t *tuning) save() error {
 		return t.model.JoinSave(0)
 	case t.follows():
 		return nil
+	case t.seeing.model != nil && t.full:
+		return t.seeing.model.Save(t.output, 0)
 	case !t.full:
 		return t.model.SaveAdapter(t.output)
 	}

@@ -140,7 +140,8 @@ def make(folder):
         shutil.rmtree(folder / name, ignore_errors=True)
         m.to(torch.bfloat16).save_pretrained(folder / name)
         p.save_pretrained(folder / name)
-        loss, rows = losses(folder, m.double().eval(), p)
+        m = type(m).from_pretrained(folder / name, dtype=torch.float64)  # the frequencies of ropes anew
+        loss, rows = losses(folder, m.eval(), p)
         (folder / name / "golden.json").write_text(json.dumps(dict(loss=loss, samples=rows)))
         print(name, loss)
 
@@ -148,7 +149,7 @@ def make(folder):
 def adapter(model, folder):
     import peft
     p = transformers.AutoProcessor.from_pretrained(model)
-    m = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float32)
+    m = transformers.AutoModelForImageTextToText.from_pretrained(model, dtype=torch.float64)
     m = peft.PeftModel.from_pretrained(m, folder).double().eval()
     print(losses(HERE / "tune", m, p)[0])
 

@@ -1,0 +1,394 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/dataset"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/train"
+	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
+)
+
+// imageFlags are the flags for data with images.
+type imageFlags struct {
+	imageDir    string // where relative paths begin
+	featureDir  string // what the tower computes is kept here
+	featureBits int    // 0: in the type of -compute
+	trains      []string
+}
+
+// The parts of a model that sees images which -train may name.
+const textPart, projectorPart = "text", "projector"
+
+// rows are the rows of the table of flags.
+func (f *imageFlags) rows() []*flagRow {
+	return []*flagRow{
+		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images begin; default: that of the data file"),
+		listFlag("train", &f.trains, []string{textPart, projectorPart}, func(part string) (string, error) {
+			if part != textPart && part != projectorPart {
+				return "", fmt.Errorf("want text, or text,projector")
+			}
+			return part, nil
+		}, "what trains in a model that sees images: text, or text,projector (default). The tower of images is frozen"),
+		fileFlag("features", "DIR", &f.featureDir, "keep in this folder what the tower computes of the images, for other runs with the same model and images; default: in DIR.pages, which is "+
+			"removed at the end. It is computed before the first step, and the tower is not in memory then"),
+		countFlag("features-bits", "N", &f.featureBits, 0, 8, 16, "bits of an element of what is kept: 8, with a scale for 256 of them, or 16 (default: as many as -compute has)"),
+	}
+}
+
+// check sets what trains by default, and says what is wrong with the flags, "" if nothing is.
+func (f *imageFlags) check() string {
+	if f.trains == nil {
+		f.trains = []string{textPart, projectorPart}
+	}
+	switch {
+	case !slices.Contains(f.trains, textPart):
+		return "-train: want text among what trains"
+	case f.featureBits != 0 && f.featureBits != 8 && f.featureBits != 16:
+		return "-features-bits: want 8 or 16"
+	}
+	return ""
+}
+
+// seeing is a run on images: what the frozen tower computes of them is read from a cache, and the model has no tower.
+type seeing struct {
+	model    *vision.Model
+	cache    *vision.Cache
+	features *offload.Store
+}
+
+// seesImages reports whether samples of the data have images.
+func (m *material) seesImages() bool { return m.data != nil && m.data.Images() > 0 }
+
+// openInput says to the data how the model sees images, if it does. A line says why not where a model of images and text is not known here.
+func (m *material) openInput(f *tuneFlags) {
+	if m.config.Whole == "" || f.beta > 0 || f.teacher.dir != "" {
+		return
+	}
+	in, err := vision.OpenInput(f.dir)
+	if m.blind = err; err == nil {
+		m.dataOptions.Images, m.dataOptions.ImageFolder = in, f.imageDir
+	}
+}
+
+// input is how the model sees images.
+func (m *material) input() *vision.Input { return m.dataOptions.Images }
+
+// trainsProjector reports whether the projector trains.
+func (t *tuning) trainsProjector() bool { return slices.Contains(t.trains, projectorPart) }
+
+// describeImages adds what trains in the projector to the shapes beside adapters. These have a dimension more, as tables have that are no matrices
+// of the text.
+func (t *tuning) describeImages(task *plan.Task) {
+	if !t.seesImages() || !t.trainsProjector() {
+		return
+	}
+	for _, shape := range t.input().Projector() {
+		task.Beside = append(task.Beside, append([]int{1}, shape...))
+	}
+}
+
+// imageBytes returns what the images take in the process beside the text, for micro-batches of at most some samples: the projector, its activations, and
+// pages of features. The optimizer's state of a projector beside adapters is in the plan.
+func (t *tuning) imageBytes(micro int) (n int64) {
+	if !t.seesImages() {
+		return 0
+	}
+	rows, most := 0, int64(0)
+	for _, count := range t.data.ImagesEach() {
+		rows = max(rows, count)
+	}
+	elements := int64(0)
+	for _, shape := range t.input().Projector() {
+		size := int64(1)
+		for _, d := range shape {
+			size *= int64(d)
+		}
+		elements += size
+	}
+	n = elements * int64(t.dtype.Size())
+	if t.full && t.trainsProjector() {
+		n += elements * (4 + 4 + 8) // gradient, master weight and state
+	}
+	n += t.input().ProjectorBytes(rows*micro, t.dtype)
+	total := int64(0)
+	for i := range t.data.Images() {
+		size, err := t.featureBytes(t.data.Layout(i))
+		if err != nil {
+			return n // which the filling of the cache reports
+		}
+		most, total = max(most, size), total+size
+	}
+	return n + t.featureLimit(most, total) + int64(micro)*most
+}
+
+// featureBytes returns the bytes of the page of an image.
+func (t *tuning) featureBytes(l vision.Layout) (int64, error) { return t.input().FeatureBytes(l, t.cacheOptions()) }
+
+// cacheOptions returns the form of features: that of -compute, unless -features-bits names fewer bits.
+func (t *tuning) cacheOptions() vision.CacheOptions {
+	switch {
+	case t.featureBits == 8:
+		return vision.CacheOptions{Bits: 8}
+	case t.featureBits == 16 && t.dtype == snug.F32:
+		return vision.CacheOptions{DType: snug.BF16}
+	}
+	return vision.CacheOptions{DType: t.dtype}
+}
+
+// featureLimit returns the host memory of the store of features, of which the largest page has most bytes.
+func (t *tuning) featureLimit(most, total int64) int64 {
+	const least, ample = 4 << 20, 64 << 20
+	limit := min(ample, total)
+	if t.memory > 0 {
+		limit = min(limit, t.memory/32)
+	}
+	return max(limit, least, 2*(most+4096))
+}
+
+// chooseWithImages finds the plan that leaves memory for what images take, which depends on the micro-batch of the plan.
+func (t *tuning) chooseWithImages() error {
+	base := t.process.Base
+	defer func() { t.process.Base = base }()
+	for micro := t.share(); ; {
+		extra := t.imageBytes(micro)
+		t.process.Base, t.images = base+extra, extra
+		if err := t.choose(); err != nil {
+			return err
+		}
+		if t.plan.Run.Micro >= micro/2 || micro == 1 {
+			return nil
+		}
+		micro = max(1, micro/2)
+	}
+}
+
+// featuresDir returns the folder of the store of features.
+func (t *tuning) featuresDir() string {
+	if t.featureDir == "" {
+		return filepath.Join(t.pagesDir(), "snug.features")
+	}
+	if t.follows() {
+		return fmt.Sprintf("%s-%d", t.featureDir, t.ranks.Rank())
+	}
+	return t.featureDir
+}
+
+// neededImages returns the numbers of the images that this run reads, and the bytes of their features.
+func (t *tuning) neededImages() (list []int, bytes int64, err error) {
+	first := 0
+	if t.folder != nil {
+		first, _, _ = t.folder.Newest()
+	}
+	list = t.data.ImagesOf(first, t.stepCount(), t.batch)
+	for _, i := range list {
+		n, err := t.featureBytes(t.data.Layout(i))
+		if err != nil {
+			return nil, 0, err
+		}
+		bytes += n
+	}
+	return list, bytes, nil
+}
+
+// reportImages says what images the run has.
+func (t *tuning) reportImages() error {
+	if !t.seesImages() {
+		return nil
+	}
+	list, bytes, err := t.neededImages()
+	if err != nil {
+		return err
+	}
+	for _, i := range list {
+		n, err := t.input().EncoderBytes(t.dir, t.data.Layout(i), t.dtype)
+		if err != nil {
+			return err
+		}
+		t.encoding = max(t.encoding, n)
+	}
+	fmt.Fprintf(t.call.stdout, "\nimages: %s in this run; the tower runs once for each, with about %s, and what it computes takes %s in %s\n",
+		console.Count(len(list), "image"), meter.FormatBytes(t.encoding), meter.FormatBytesUp(bytes), escaped(t.featuresDir()))
+	fmt.Fprintf(t.call.stdout, "        beside the plan above, the projector, its activations and pages of features take %s\n", meter.FormatBytesUp(t.images))
+	if limit := t.processLimit(); limit > 0 && !t.onDevice() && t.process.Base+t.encoding > limit {
+		return usagef("tune: -memory %s: the tower takes about %s for the largest image, beside %s of the process", meter.FormatBytes(limit), meter.FormatBytesUp(t.encoding), meter.FormatBytes(t.process.Base))
+	}
+	return nil
+}
+
+// about tells what features depend on beside the image: the model's weights, and the files of the processor.
+func (t *tuning) aboutFeatures() (sum [sha256.Size]byte, err error) {
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %s\n", t.modelSums.config, t.modelSums.weights)
+	for _, name := range []string{"preprocessor_config.json", "processor_config.json"} {
+		text, err := files.ReadInput(filepath.Join(t.dir, name), files.Description)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return sum, err
+		}
+		fmt.Fprintf(h, "%s %d\n", name, len(text))
+		h.Write(text)
+	}
+	h.Sum(sum[:0])
+	return sum, nil
+}
+
+// openFeatures opens the cache and computes what it lacks with the tower, which is then no longer in memory. clean removes it unless -features
+// keeps it.
+func (t *tuning) openFeatures() (clean func() error, err error) {
+	clean = nothing
+	list, total, err := t.neededImages()
+	if err != nil {
+		return clean, err
+	}
+	most := int64(0)
+	for _, i := range list {
+		n, err := t.featureBytes(t.data.Layout(i))
+		if err != nil {
+			return clean, err
+		}
+		most = max(most, n)
+	}
+	dir := t.featuresDir()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return clean, usagef("tune: %s is where the features of images go: %w", dir, err)
+	}
+	if t.features, err = offload.Open(dir, offload.Options{HostLimit: t.featureLimit(most, total)}); err != nil {
+		return clean, usagef("tune: %s is where the features of images go: %w", dir, err)
+	}
+	if t.featureDir == "" {
+		clean = func() error { return removePages(t.pagesDir()) }
+	}
+	about, err := t.aboutFeatures()
+	if err != nil {
+		return clean, err
+	}
+	o := t.cacheOptions()
+	o.About = about
+	if t.cache, err = t.input().NewCache(t.features, o); err != nil {
+		return clean, err
+	}
+	return clean, t.fillFeatures(list)
+}
+
+// fillFeatures computes the features of images that the cache lacks.
+func (t *tuning) fillFeatures(list []int) (err error) {
+	list = slices.DeleteFunc(list, func(i int) bool { return t.cache.Has(t.data.ImageSum(i), t.data.Layout(i)) })
+	if len(list) == 0 {
+		return nil
+	}
+	e, err := vision.OpenEncoder(t.dir, layers.Options{DType: t.dtype, Device: t.dev})
+	if err != nil {
+		return err
+	}
+	show := console.NewScreen(t.call.stderr)
+	began := time.Now()
+	err = t.cache.Fill(t.stop.Now, e, len(list), func(i int) ([sha256.Size]byte, vision.Layout, func() (vision.Pixels, error)) {
+		n := list[i]
+		return t.data.ImageSum(n), t.data.Layout(n), func() (vision.Pixels, error) { return t.data.Pixels(n) }
+	}, func(i int) error {
+		if show != nil {
+			show.Show([]string{fmt.Sprintf("images: %d of %d, %.1f/s", i+1, len(list), float64(i+1)/time.Since(began).Seconds())})
+		}
+		if t.stop.Asked() {
+			err := t.cache.Commit()
+			return errors.Join(console.Interruption{Text: "interrupted before the first step: " + t.keptFeatures(), Status: t.stop.Status()}, err)
+		}
+		return nil
+	})
+	if show != nil {
+		show.Clear()
+	}
+	if err == nil {
+		fmt.Fprintf(t.call.stdout, "\nimages: %s in %.1f s\n", console.Count(len(list), "image"), time.Since(began).Seconds())
+	}
+	err = errors.Join(err, e.Close())
+	e = nil
+	runtime.GC() // the tower's memory is that of the model now
+	debug.FreeOSMemory()
+	return err
+}
+
+// keptFeatures says what is left of features when a run ends before its first step.
+func (t *tuning) keptFeatures() string {
+	if t.featureDir == "" {
+		return "nothing is saved; -features keeps what the tower computes of images"
+	}
+	return "the same command goes on from what is in " + t.featureDir
+}
+
+// openSeeing opens the model without its tower.
+func (t *tuning) openSeeing(o transformer.Options) (err error) {
+	t.seeing.model, err = vision.OpenModel(t.dir, vision.ModelOptions{Text: o, NoEncoder: true, Train: func(string) bool { return t.trainsProjector() }})
+	if err == nil {
+		t.model = t.seeing.model.Text
+	}
+	return err
+}
+
+// closeSeeing closes the model and the store of features.
+func (t *tuning) closeSeeing() error {
+	var err error
+	if t.seeing.model != nil {
+		err = t.seeing.model.Close()
+		t.model = nil
+	}
+	return errors.Join(err, t.features.Close())
+}
+
+// viewer is a model of images and text that learns to predict the labels.
+type viewer struct {
+	*vision.Model
+	data  *dataset.Set
+	cache *vision.Cache
+}
+
+// batch returns a batch with the features of its images.
+func (v viewer) batch(b dataset.Batch) (out vision.Batch, err error) {
+	out.Text, out.Features = b.Batch, []vision.Features{}
+	for _, images := range b.Images {
+		for _, i := range images {
+			f, err := v.cache.Get(v.data.ImageSum(i), v.data.Layout(i))
+			if err != nil {
+				return out, err
+			}
+			out.Features = append(out.Features, f)
+		}
+	}
+	return out, nil
+}
+
+func (v viewer) Weight(b dataset.Batch) float64 { return b.Weight() }
+
+func (v viewer) Backprop(ctx context.Context, b dataset.Batch, scale float32, w train.Window) (loss fused.Loss, err error) {
+	seen, err := v.batch(b)
+	if err != nil {
+		return loss, err
+	}
+	return v.Model.Backprop(ctx, seen, scale, w)
+}
+
+func (v viewer) Evaluate(ctx context.Context, b dataset.Batch) (loss fused.Loss, err error) {
+	seen, err := v.batch(b)
+	if err != nil {
+		return loss, err
+	}
+	return v.Model.Evaluate(ctx, seen)
+}

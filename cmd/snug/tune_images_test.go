@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/dataset"
+	"github.com/snug-ml/snug/offload"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
+)
+
+// imageModels has small models of images and text as transformers saves them, and data, which testdata/tune.py of package vision makes.
+const imageModels = "../../vision/testdata/tune"
+
+// imageLoss returns the mean loss of the data by a model with its tower and an adapter.
+func imageLoss(t *testing.T, dir, adapter string) float64 {
+	in, err := vision.OpenInput(dir)
+	require.NoError(t, err)
+	tok, err := tokenizer.Open(dir)
+	require.NoError(t, err)
+	template, err := chat.Open(tok, chat.Options{})
+	require.NoError(t, err)
+	data, err := dataset.Open([]string{filepath.Join(imageModels, "data.jsonl")}, tok, dataset.Options{Context: 512, Images: in, Template: template})
+	require.NoError(t, err)
+	m, err := vision.OpenModel(dir, vision.ModelOptions{Text: transformer.Options{DType: snug.F32, AdapterDir: adapter}})
+	require.NoError(t, err)
+	batches, err := data.Batch(0, data.Stats().Samples, data.Stats().Samples)
+	require.NoError(t, err)
+	b := vision.Batch{Text: batches[0].Batch}
+	for _, images := range batches[0].Images {
+		for _, i := range images {
+			x, err := data.Pixels(i)
+			require.NoError(t, err)
+			b.Images = append(b.Images, x)
+		}
+	}
+	loss, err := m.Evaluate(context.Background(), b)
+	require.NoError(t, err)
+	require.NoError(t, m.Close())
+	require.NoError(t, data.Close())
+	return loss.Mean()
+}
+
+// TestTuneImages: tune on images learns, without the tower in memory; the loss of its adapter is that of the whole model. Before, it is
+// that of transformers. PEFT has the same loss: SNUG_SAVE=DIR, and testdata/tune.py adapter MODEL DIR/NAME.
+func TestTuneImages(t *testing.T) {
+	list, err := filepath.Glob(filepath.Join(imageModels, "*", "golden.json"))
+	require.NoError(t, err)
+	require.NotEmpty(t, list)
+	for _, path := range list {
+		model := filepath.Dir(path)
+		t.Run(filepath.Base(model), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			var golden struct{ Loss float64 }
+			require.NoError(t, json.Unmarshal(text, &golden))
+			require.InEpsilon(t, golden.Loss, imageLoss(t, model, ""), 1e-5)
+			to := t.TempDir()
+			if dir := os.Getenv("SNUG_SAVE"); dir != "" {
+				to = dir
+			}
+			out := filepath.Join(to, filepath.Base(model))
+			status, printed, errs := snugged("tune", "-model", model, "-data", filepath.Join(imageModels, "data.jsonl"), "-o", out, "-compute", "f32", "-base", "bf16",
+				"-held-out", "0", "-epochs", "4", "-batch", "2", "-lr", "1e-2")
+			require.Zero(t, status, errs)
+			require.Contains(t, printed, "images: 10 images in this run")
+			require.NoDirExists(t, out+".pages")
+			after := imageLoss(t, model, out)
+			require.Less(t, after, 0.6*golden.Loss)
+			if os.Getenv("SNUG_SAVE") != "" {
+				require.NoError(t, os.WriteFile(filepath.Join(out, "loss.txt"), []byte(fmt.Sprint(after)), 0o644))
+			}
+			// The whole model that -full writes opens, and has learned.
+			whole := filepath.Join(to, filepath.Base(model)+"-whole")
+			status, _, errs = snugged("tune", "-model", model, "-data", filepath.Join(imageModels, "data.jsonl"), "-o", whole, "-compute", "f32", "-full",
+				"-held-out", "0", "-epochs", "4", "-batch", "2", "-lr", "1e-3")
+			require.Zero(t, status, errs)
+			require.Less(t, imageLoss(t, whole, ""), golden.Loss)
+		})
+	}
+}
+
+// tuneImages runs tune on the images with further flags, and returns the bytes of the adapter.
+func tuneImages(t *testing.T, out string, flags ...string) (adapter, printed string) {
+	status, printed, errs := snugged(append([]string{"tune", "-model", filepath.Join(imageModels, "gemma3"), "-data", filepath.Join(imageModels, "data.jsonl"), "-o", out,
+		"-compute", "f32", "-base", "bf16", "-held-out", "0", "-batch", "2", "-steps", "6", "-lr", "1e-2"}, flags...)...)
+	require.Zero(t, status, errs)
+	text, err := os.ReadFile(filepath.Join(out, adapterFile))
+	require.NoError(t, err)
+	return string(text), printed
+}
+
+// TestTuneFeatures: features that are kept serve another run, which has the same bits; 8 bits nearly have them. -train text leaves the projector as it is.
+func TestTuneFeatures(t *testing.T) {
+	dir := t.TempDir()
+	kept := filepath.Join(dir, "features")
+	plain, _ := tuneImages(t, filepath.Join(dir, "a"))
+	first, printed := tuneImages(t, filepath.Join(dir, "b"), "-features", kept)
+	require.Equal(t, plain, first)
+	require.Contains(t, printed, "images: 10 images in ")
+	again, printed := tuneImages(t, filepath.Join(dir, "c"), "-features", kept)
+	require.Equal(t, plain, again)
+	require.NotContains(t, printed, "images: 10 images in 0")
+	coarse, _ := tuneImages(t, filepath.Join(dir, "d"), "-features", kept, "-features-bits", "8")
+	require.NotEqual(t, plain, coarse)
+	require.InEpsilon(t, imageLoss(t, filepath.Join(imageModels, "gemma3"), filepath.Join(dir, "a")), imageLoss(t, filepath.Join(imageModels, "gemma3"), filepath.Join(dir, "d")), 0.02)
+	frozen, _ := tuneImages(t, filepath.Join(dir, "e"), "-train", "text")
+	require.NotContains(t, frozen, "mm_input_projection")
+	require.Contains(t, plain, "mm_input_projection")
+	s, err := offload.Open(kept, offload.Options{})
+	require.NoError(t, err)
+	require.Len(t, s.Keys(), 20) // 10 in 32 bits, 10 in 8
+	require.NoError(t, s.Close())
+}
+
+// TestTuneImagesResumed: a run that goes on from a checkpoint ends with the bits of one that was not interrupted.
+func TestTuneImagesResumed(t *testing.T) {
+	dir := t.TempDir()
+	want, _ := tuneImages(t, filepath.Join(dir, "a"))
+	flags := []string{"-checkpoint", filepath.Join(dir, "checkpoint"), "-save-every", "2"}
+	status, _, errs := snugged(append([]string{"tune", "-model", filepath.Join(imageModels, "gemma3"), "-data", filepath.Join(imageModels, "data.jsonl"), "-o", filepath.Join(dir, "b"),
+		"-compute", "f32", "-base", "bf16", "-held-out", "0", "-batch", "2", "-steps", "6", "-lr", "1e-2"}, flags...)...)
+	require.Zero(t, status, errs)
+	steps, err := filepath.Glob(filepath.Join(dir, "checkpoint", "step-*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, steps)
+	require.NoError(t, os.RemoveAll(steps[len(steps)-1])) // the newest
+	got, printed := tuneImages(t, filepath.Join(dir, "c"), flags...)
+	require.Contains(t, printed, "going on from step 4 of 6")
+	require.Equal(t, want, got)
+	status, _, errs = snugged(append([]string{"tune", "-model", filepath.Join(imageModels, "gemma3"), "-data", filepath.Join(imageModels, "data.jsonl"), "-o", filepath.Join(dir, "d"),
+		"-compute", "f32", "-base", "bf16", "-held-out", "0", "-batch", "2", "-steps", "6", "-lr", "1e-2", "-train", "text"}, flags...)...)
+	require.NotZero(t, status)
+	require.Contains(t, errs, "train")
+}
+
+// TestTuneImagesRefused: what cannot be is said before there is a model.
+func TestTuneImagesRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		flags []string
+		says  string
+	}{
+		"the tower":       {[]string{"-train", "tower"}, "want text, or text,projector"},
+		"no text":         {[]string{"-train", "projector"}, "want text among what trains"},
+		"bits":            {[]string{"-features-bits", "9"}, "want 8 or 16"},
+		"too little":      {[]string{"-memory", "1MiB"}, "nothing fits"},
+		"another folder":  {[]string{"-images", os.TempDir()}, "no such file"},
+		"in another file": {[]string{"-features", filepath.Join(imageModels, "data.jsonl")}, "features of images"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			status, _, errs := snugged(append([]string{"tune", "-model", filepath.Join(imageModels, "gemma3"), "-data", filepath.Join(imageModels, "data.jsonl"), "-o", out}, c.flags...)...)
+			require.NotZero(t, status)
+			require.Contains(t, errs, c.says)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+			require.NoDirExists(t, out)
+		})
+	}
+}
