@@ -222,7 +222,7 @@ func (c *Cache) Fill(ctx context.Context, e *Encoder, images int, image func(i i
 	switch {
 	case c == nil || c.store == nil:
 		return errNoCache
-	case e == nil || e.tower == nil:
+	case e == nil || e.images == nil:
 		return errNoEncoder
 	case image == nil:
 		return fmt.Errorf("the function image is nil: %w", snug.ErrConfig)

@@ -101,7 +101,12 @@ func (in *Input) EncoderBytes(dir string, l Layout, dt snug.DType) (n int64, err
 			n += int64(t.Len() * dt.Size())
 		}
 	}
+	rows, err := in.connection.rows(l)
+	if err != nil {
+		return 0, err
+	}
 	c := in.tower
+	rows = max(c.Rows(), rows*in.per*in.reads/max(1, c.Width))
 	row := 8*c.Width + 4*c.Channels*c.Patch*c.Patch + dt.Size()*(8*c.Width+2*c.Hidden)
-	return n + l.Bytes + int64(c.Rows())*int64(row), nil
+	return n + l.Bytes + int64(rows)*int64(row), nil
 }

@@ -65,6 +65,19 @@ def families():
             t.Gemma3ImageProcessor(size=dict(height=16, width=16), **HALF), tok, image_seq_length=4, chat_template=TURNS.replace("IMAGE", "<start_of_image>"))
 
 
+    tok = tokenizer({"image_token": "<|image_pad|>", "video_token": "<|video_pad|>", "vision_bos_token": "<|vision_start|>", "vision_eos_token": "<|vision_end|>"},
+                    TURNS.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>"))
+    ids = {n + "_id": tok.convert_tokens_to_ids(f"<|{s}|>") for n, s in dict(
+        image_token="image_pad", video_token="video_pad", vision_start_token="vision_start", vision_end_token="vision_end").items()}
+    text = dict(TEXT, vocab_size=len(tok), rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 2]))
+    processor = t.Qwen2_5_VLProcessor(
+        t.Qwen2VLImageProcessor(patch_size=2, merge_size=2, temporal_patch_size=2, size=dict(shortest_edge=64, longest_edge=256)), tok,
+        video_processor=t.Qwen2VLVideoProcessor(patch_size=2, merge_size=2), chat_template=TURNS.replace("IMAGE", "<|vision_start|><|image_pad|><|vision_end|>"))
+    yield "qwen2_5_vl", t.Qwen2_5_VLForConditionalGeneration(t.Qwen2_5_VLConfig(
+        text_config=text, vision_config=dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=2, spatial_merge_size=2,
+                                             temporal_patch_size=2, window_size=8, fullatt_block_indexes=[1], out_hidden_size=16), **ids)), processor
+
+
 COLORS = dict(red=(220, 40, 30), green=(30, 200, 60), blue=(20, 60, 230), dark=(30, 30, 40), bright=(240, 240, 230))
 
 
