@@ -39,8 +39,8 @@ type imageFlags struct {
 const textPart, projectorPart = "text", "projector"
 
 // rows are the rows of the table of flags.
-func (f *imageFlags) rows() []*flagRow {
-	return []*flagRow{
+func (f *imageFlags) rows() flagTable {
+	return flagTable{
 		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images begin; default: that of the data file"),
 		listFlag("train", &f.trains, []string{textPart, projectorPart}, func(part string) (string, error) {
 			if part != textPart && part != projectorPart {
@@ -141,7 +141,9 @@ func (t *tuning) imageBytes(micro int) (n int64) {
 }
 
 // featureBytes returns the bytes of the page of an image.
-func (t *tuning) featureBytes(l vision.Layout) (int64, error) { return t.input().FeatureBytes(l, t.cacheOptions()) }
+func (t *tuning) featureBytes(l vision.Layout) (int64, error) {
+	return t.input().FeatureBytes(l, t.cacheOptions())
+}
 
 // cacheOptions returns the form of features: that of -compute, unless -features-bits names fewer bits.
 func (t *tuning) cacheOptions() vision.CacheOptions {
