@@ -37,6 +37,12 @@ func OpenInput(dir string) (in *Input, err error) {
 	return in, nil
 }
 
+// Known reports whether config.json of a folder is of a model that [OpenModel] knows.
+func Known(dir string) bool {
+	_, _, _, err := readConnection(dir)
+	return err == nil
+}
+
 // Token is [Model.Token].
 func (in *Input) Token() int32 {
 	if in == nil {

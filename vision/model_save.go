@@ -43,7 +43,7 @@ func (m *Model) Save(dir string, maxShardBytes int64) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, name := range []string{pixelsName, "processor_config.json"} {
+	for _, name := range []string{pixelsName, "processor_config.json", "video_preprocessor_config.json"} {
 		old, err := files.ReadInput(filepath.Join(m.dir, name), files.Description)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

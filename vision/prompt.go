@@ -219,6 +219,10 @@ func (p *Processor) Expand(text string, images ...Layout) (string, error) {
 	return b.String(), nil
 }
 
+// WholePrompt reports whether the processor makes the whole text of a prompt: images, a beginning, what is asked and a line feed, as PaliGemma's
+// does, for which there is no chat template.
+func (p *Processor) WholePrompt() bool { return p.made() && p.prompt != nil && p.prompt.whole != nil }
+
 // Place is where a rendered prompt has the placeholder of an image, and what stands in its place.
 type Place struct {
 	Begin, End int // bytes of the prompt

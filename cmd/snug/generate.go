@@ -49,6 +49,7 @@ type generateFlags struct {
 	seed           uint64
 	device         string
 	form, compute  string
+	images         []string
 	options        transformer.Options
 }
 
@@ -60,6 +61,7 @@ func (f *generateFlags) table() flagTable {
 		modelFlag(&f.dir, "folder of the model, as Hugging Face publishes it, with its tokenizer"),
 		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it"),
 		textFlag("prompt", "TEXT", &f.prompt, "message of the user; - reads it from the standard input"),
+		imageFilesFlag(&f.images),
 		textFlag("system", "TEXT", &f.system, "system message before it, for models with a chat template").only(template),
 		templateFlag(&f.template).only(template),
 		switchFlag("plain", &f.plain, "continue the prompt as it is, without the chat template"),
@@ -130,7 +132,7 @@ func runGenerate(c *call) (err error) {
 	if err != nil {
 		return usageError{err}
 	}
-	defer func() { err = errors.Join(err, g.Close(), g.model.Close()) }()
+	defer func() { err = errors.Join(err, g.Generator.Close(), g.close()) }()
 	err = g.write(stop.After, c)
 	if stop.Asked() {
 		return console.Interruption{Text: "interrupted", Status: stop.Status()}
@@ -141,11 +143,12 @@ func runGenerate(c *call) (err error) {
 // writer writes the tokens of a model as text.
 type writer struct {
 	*transformer.Generator
-	model  *transformer.Model
-	tok    *tokenizer.Tokenizer
-	prompt []int32
-	ends   []int32
-	most   int // maximum number of tokens to write
+	model    *transformer.Model
+	tok      *tokenizer.Tokenizer
+	prompt   []int32
+	*looking // of a prompt with images, else nil
+	ends     []int32
+	most     int // maximum number of tokens to write
 }
 
 // open reads the prompt and opens the model.
@@ -168,7 +171,16 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if note := templateNote(w.tok, f.template); note != "" && !f.plain {
 		fmt.Fprintf(c.stderr, "snug: %s\n", escaped(note))
 	}
-	if w.prompt, err = f.encode(w.tok, c.stdin); err != nil {
+	text, err := f.text(c.stdin)
+	if err != nil {
+		return nil, err
+	}
+	if len(f.images) > 0 {
+		w.prompt, w.looking, err = f.encodeWithImages(w.tok, text)
+	} else {
+		w.prompt, err = f.encode(w.tok, text)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if f.form == "bf16" && config.Stored != 0 {
@@ -190,13 +202,18 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if err := fitsHost("generate", f.dir, config, f.options, hostMemory(os.DirFS("/"))); err != nil {
 		return nil, err
 	}
-	if w.model, err = transformer.Open(f.dir, f.options); err != nil {
+	if w.looking != nil {
+		w.model, err = w.looking.open(f.dir, f.options)
+	} else {
+		w.model, err = transformer.Open(f.dir, f.options)
+	}
+	if err != nil {
 		return nil, err
 	}
 	w.Generator, err = w.model.Generate(transformer.GenerateOptions{Context: tokens, Sampling: transformer.Sampling{
 		Temperature: float32(f.temperature), TopK: f.topK, TopP: float32(f.topP), Seed: f.seed}})
 	if err != nil {
-		return nil, errors.Join(err, w.model.Close())
+		return nil, errors.Join(err, w.close())
 	}
 	return w, nil
 }
@@ -204,19 +221,20 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 // maxPrompt is the maximum number of bytes of a prompt on the standard input.
 const maxPrompt = 64 << 20
 
-// encode returns the tokens of the prompt.
-func (f *generateFlags) encode(tok *tokenizer.Tokenizer, stdin io.Reader) ([]int32, error) {
-	prompt := f.prompt
-	if prompt == "-" {
-		text, err := io.ReadAll(io.LimitReader(stdin, maxPrompt+1))
-		if err != nil {
-			return nil, err
-		}
-		if len(text) > maxPrompt {
-			return nil, usagef("generate: the prompt on the standard input has more than %s", meter.FormatBytes(maxPrompt))
-		}
-		prompt = string(text)
+// text returns the prompt.
+func (f *generateFlags) text(stdin io.Reader) (string, error) {
+	if f.prompt != "-" {
+		return f.prompt, nil
 	}
+	text, err := io.ReadAll(io.LimitReader(stdin, maxPrompt+1))
+	if err == nil && len(text) > maxPrompt {
+		err = usagef("generate: the prompt on the standard input has more than %s", meter.FormatBytes(maxPrompt))
+	}
+	return string(text), err
+}
+
+// encode returns the tokens of the prompt.
+func (f *generateFlags) encode(tok *tokenizer.Tokenizer, prompt string) ([]int32, error) {
 	o := tokenizer.EncodeOptions{}
 	switch {
 	case (hasTemplate(tok) || f.template != "") && !f.plain:
@@ -279,7 +297,7 @@ func endTokens(dir string, config *transformer.Config, tok *tokenizer.Tokenizer)
 // write generates tokens and writes their text.
 func (w *writer) write(ctx context.Context, c *call) error {
 	began := time.Now()
-	if err := w.Prompt(ctx, w.prompt); err != nil {
+	if err := w.begin(ctx); err != nil {
 		return err
 	}
 	prompt := time.Since(began)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
 )
 
 func mergeCommand() *command {
@@ -41,6 +42,31 @@ func (f *mergeFlags) table() flagTable {
 		copyLinksFlag(&f.copyLinks, "copy also files that are links out of their folder"),
 		configFlag(),
 	}
+}
+
+// merging is a model with an adapter: a text's, or the whole of one that sees images, whose tower stays as it is in the folder.
+type merging struct {
+	saved
+	text *transformer.Model
+}
+
+// saved is a model that can be written.
+type saved interface {
+	Save(dir string, maxShardBytes int64) error
+	Close() error
+}
+
+// openToMerge opens a model with an adapter.
+func openToMerge(dir string, config *transformer.Config, o transformer.Options) (m merging, err error) {
+	if config.Whole != "" && vision.Known(dir) {
+		whole, err := vision.OpenModel(dir, vision.ModelOptions{Text: o, NoEncoder: true})
+		if err != nil {
+			return m, err
+		}
+		return merging{whole, whole.Text}, nil
+	}
+	m.text, err = transformer.Open(dir, o)
+	return merging{m.text, m.text}, err
 }
 
 // mostLost is the share of the norm of an adapter's updates that rounding may take without a remedy being named.
@@ -91,7 +117,7 @@ func runMerge(c *call) (err error) {
 	if err := fitsHost("merge", f.model, config, o, hostMemory(os.DirFS("/"))); err != nil {
 		return err
 	}
-	m, err := transformer.Open(f.model, o)
+	m, err := openToMerge(f.model, config, o)
 	if err != nil {
 		return usageError{err}
 	}
@@ -116,8 +142,8 @@ func runMerge(c *call) (err error) {
 	if err := out.finish(); err != nil {
 		return err
 	}
-	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", f.output, meter.FormatBytes(m.Memory().Weights), f.adapter)
-	if lost := m.LostByMerging(); lost.Lost > 0 {
+	fmt.Fprintf(c.stdout, "%s: %s, with the adapter of %s\n", f.output, meter.FormatBytes(m.text.Memory().Weights), f.adapter)
+	if lost := m.text.LostByMerging(); lost.Lost > 0 {
 		fmt.Fprintf(c.stdout, "%d of %d updates lost to rounding, %.2f %% of their norm: they are too small to change a weight in the model's type\n",
 			lost.Lost, lost.Updates, 100*lost.NormShare())
 		if lost.NormShare() > mostLost {

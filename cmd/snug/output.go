@@ -22,7 +22,7 @@ const unfinished = "snug.unfinished"
 
 // written matches the names of the weights and configurations that a killed process may leave. Such a process may leave
 // companions too.
-var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapter_config\.json(\.next)?|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|config\.json)(\.\d+\.tmp)?$`)
+var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapter_config\.json(\.next)?|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|((video_)?(pre)?processor_)?config\.json)(\.\d+\.tmp)?$`)
 
 // output is a folder that this process writes.
 type output struct {

@@ -63,9 +63,15 @@ func TestTuneImages(t *testing.T) {
 		t.Run(filepath.Base(model), func(t *testing.T) {
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
-			var golden struct{ Loss float64 }
+			var golden struct {
+				Loss   float64
+				Answer string
+			}
 			require.NoError(t, json.Unmarshal(text, &golden))
 			require.InEpsilon(t, golden.Loss, imageLoss(t, model, ""), 1e-5)
+			status, said, errs := snugged("generate", "-model", model, "-image", filepath.Join(imageModels, "4.png"), "-prompt", "what color is this", "-tokens", "12", "-compute", "f32")
+			require.Zero(t, status, errs)
+			require.Equal(t, golden.Answer+"\n", said)
 			to := t.TempDir()
 			if dir := os.Getenv("SNUG_SAVE"); dir != "" {
 				to = dir
@@ -81,12 +87,42 @@ func TestTuneImages(t *testing.T) {
 			if os.Getenv("SNUG_SAVE") != "" {
 				require.NoError(t, os.WriteFile(filepath.Join(out, "loss.txt"), []byte(fmt.Sprint(after)), 0o644))
 			}
+			// merge writes the whole model, with the projector that has learned.
+			merged := filepath.Join(to, filepath.Base(model)+"-merged")
+			status, _, errs = snugged("merge", "-model", model, "-adapter", out, "-o", merged, "-compute", "f32")
+			require.Zero(t, status, errs)
+			require.InEpsilon(t, after, imageLoss(t, merged, ""), 1e-5)
 			// The whole model that -full writes opens, and has learned.
 			whole := filepath.Join(to, filepath.Base(model)+"-whole")
 			status, _, errs = snugged("tune", "-model", model, "-data", filepath.Join(imageModels, "data.jsonl"), "-o", whole, "-compute", "f32", "-full",
 				"-held-out", "0", "-epochs", "4", "-batch", "2", "-lr", "1e-3")
 			require.Zero(t, status, errs)
 			require.Less(t, imageLoss(t, whole, ""), golden.Loss)
+		})
+	}
+}
+
+// TestGenerateImagesRefused: what cannot be is said in a line.
+func TestGenerateImagesRefused(t *testing.T) {
+	seen := filepath.Join(imageModels, "0.png")
+	for name, c := range map[string]struct {
+		flags []string
+		says  string
+	}{
+		"no file":           {[]string{"-image", "nothing.png"}, "no such file"},
+		"an empty name":     {[]string{"-image", seen + ","}, "one of the names is empty"},
+		"no image":          {[]string{"-image", filepath.Join(imageModels, "data.jsonl")}, "want PNG, JPEG"},
+		"no place":          {[]string{"-image", seen, "-plain"}, "want one for each of 1 images"},
+		"a place too many":  {[]string{"-image", seen, "-prompt", "<start_of_image>"}, "want one for each of 1 images"},
+		"a text model":      {[]string{"-image", seen, "-model", chatModel(t, chatML)}, "model_type"},
+		"the token of rows": {[]string{"-image", seen, "-prompt", "<image_soft_token>"}, "placeholder"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, said, errs := snugged(append([]string{"generate", "-model", filepath.Join(imageModels, "gemma3"), "-prompt", "x"}, c.flags...)...)
+			require.NotZero(t, status)
+			require.Empty(t, said)
+			require.Contains(t, errs, c.says)
+			require.Equal(t, 1, strings.Count(errs, "\n"), errs)
 		})
 	}
 }

@@ -76,6 +76,9 @@ func (t *tuning) report(r result) (err error) {
 // howToUse says where the result is, and the command that generates text with it.
 func (t *tuning) howToUse() string {
 	out := shellQuote(t.output)
+	if t.seesImages() {
+		out += " -image FILE"
+	}
 	switch text := "the adapter is in " + escaped(t.output) + ": snug generate -model " + shellQuote(t.dir) + " -adapter " + out; {
 	case t.full:
 		return "the model is in " + escaped(t.output) + ": snug generate -model " + out

@@ -143,6 +143,17 @@ def losses(folder, m, p):
     return total / count, out
 
 
+def answer(folder, m, p):
+    """The text that the model writes of an image."""
+    user = dict(role="user", content=[dict(type="image"), dict(type="text", text="what color is this")])
+    text = p.apply_chat_template([user], tokenize=False, add_generation_prompt=True)
+    inputs = p(text=text, images=[Image.open(folder / "4.png")], return_tensors="pt", add_special_tokens=False)
+    n = inputs["input_ids"].shape[1]
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    ids = m.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=p.tokenizer.eos_token_id, pad_token_id=0)[0, n:]
+    return p.tokenizer.decode(ids, skip_special_tokens=True)
+
+
 def make(folder):
     data(folder)
     for name, m, p in families():
@@ -155,7 +166,8 @@ def make(folder):
         p.save_pretrained(folder / name)
         m = type(m).from_pretrained(folder / name, dtype=torch.float64)  # the frequencies of ropes anew
         loss, rows = losses(folder, m.eval(), p)
-        (folder / name / "golden.json").write_text(json.dumps(dict(loss=loss, samples=rows)))
+        out = dict(loss=loss, samples=rows, answer=answer(folder, m, p))
+        (folder / name / "golden.json").write_text(json.dumps(out))
         print(name, loss)
 
 

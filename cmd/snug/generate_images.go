@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
+)
+
+// looking is a prompt with images.
+type looking struct {
+	model  *vision.Model
+	pixels []vision.Pixels
+}
+
+// imageFilesFlag is the flag of images before a prompt.
+func imageFilesFlag(to *[]string) *flagRow {
+	r := listFlag("image", to, nil, func(name string) (string, error) {
+		if name == "" {
+			return "", fmt.Errorf("one of the names is empty")
+		}
+		return name, nil
+	}, "images (PNG, JPEG, WebP, GIF, BMP, TIFF) that the message begins with, with commas, for a model that sees images")
+	r.arg, r.file = "FILES", true
+	return r
+}
+
+// readImages reads the images of the prompt.
+func (f *generateFlags) readImages() (in *vision.Input, pixels []vision.Pixels, err error) {
+	if in, err = vision.OpenInput(f.dir); err != nil {
+		return nil, nil, err
+	}
+	for _, name := range f.images {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, nil, err
+		}
+		m, err := vision.Decode(file, vision.DecodeOptions{})
+		_ = file.Close() // which was only read
+		var x vision.Pixels
+		if err == nil {
+			x, err = in.Processor.Process(m)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		pixels = append(pixels, x)
+	}
+	return in, pixels, nil
+}
+
+// encodeWithImages returns the tokens of a prompt that begins with the images.
+func (f *generateFlags) encodeWithImages(tok *tokenizer.Tokenizer, prompt string) (ids []int32, l *looking, err error) {
+	in, pixels, err := f.readImages()
+	if err != nil {
+		return nil, nil, err
+	}
+	l = &looking{pixels: pixels}
+	var layouts []vision.Layout
+	for _, x := range pixels {
+		layouts = append(layouts, x.Layout)
+	}
+	switch whole := in.Processor.WholePrompt(); {
+	case f.plain || whole:
+	case !hasTemplate(tok) && f.template == "":
+		return nil, nil, usagef("generate: -image: %s has no chat template: give -plain, and a prompt with %q for each image", f.dir, in.Processor.Placeholder())
+	default:
+		template, err := chat.Open(tok, chat.Options{Name: f.template})
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w; -plain continues the prompt without a template", f.dir, err)
+		}
+		if prompt, err = template.Render(f.conversation(prompt), true); err != nil {
+			return nil, nil, err
+		}
+	}
+	if prompt, err = in.Processor.Expand(prompt, layouts...); err == nil {
+		ids, err = tok.Encode(prompt, tokenizer.EncodeOptions{NoSpecial: true})
+	}
+	return ids, l, err
+}
+
+// conversation returns a message of the user that begins with the images, after the system's.
+func (f *generateFlags) conversation(prompt string) (c chat.Conversation) {
+	parts := func(role, text string, images int) chat.Message {
+		list := slices.Repeat([]any{chat.Object{{Name: "type", Value: "image"}}}, images)
+		list = append(list, chat.Object{{Name: "type", Value: "text"}, {Name: "text", Value: text}})
+		return chat.Message{Role: role, Fields: chat.Object{{Name: "content", Value: list}}}
+	}
+	if f.system != "" {
+		c.Messages = append(c.Messages, parts("system", f.system, 0))
+	}
+	c.Messages = append(c.Messages, parts("user", prompt, len(f.images)))
+	return c
+}
+
+// open opens the model with its tower.
+func (l *looking) open(dir string, o transformer.Options) (m *transformer.Model, err error) {
+	if l.model, err = vision.OpenModel(dir, vision.ModelOptions{Text: o}); err != nil {
+		return nil, err
+	}
+	return l.model.Text, nil
+}
+
+// begin gives the prompt to the generator.
+func (w *writer) begin(ctx context.Context) error {
+	if w.looking == nil {
+		return w.Prompt(ctx, w.prompt)
+	}
+	return w.looking.model.Prompt(ctx, w.Generator, vision.Batch{Text: transformer.Batch{Tokens: w.prompt}, Images: w.looking.pixels})
+}
+
+// close closes the model.
+func (w *writer) close() error {
+	if w.looking != nil {
+		return w.looking.model.Close()
+	}
+	return w.model.Close()
+}
