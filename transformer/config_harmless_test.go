@@ -58,6 +58,9 @@ func TestHarmlessFields(t *testing.T) {
 			"text_config": `{"model_type":"gemma3_text","final_logit_softcapping":30,"x":1}`}, []string{"new_field", "text_config.final_logit_softcapping", "text_config.x"}},
 		"a whole model with prefixes": {"paligemma", fields{"vision_config": `{"a":1}`, "projection_dim": "2048", "hidden_size": "2048", "image_token_index": "257152",
 			"text_config": `{"model_type":"gemma","num_image_tokens":256,"use_bidirectional_attention":true}`}, []string{"text_config.num_image_tokens"}},
+		"a whole model with tiles": {"smolvlm", fields{"architectures": `["SmolVLMForConditionalGeneration"]`, "vision_config": `{"a":1}`, "scale_factor": "4", "image_token_id": "49190", "text_config": `{"model_type":"llama",
+			"architectures":["VLlama3ForCausalLM"],"qk_layer_norms":false,"use_resampler":false,"rope_interleaved":false,"pixel_shuffle_factor":4,"perceiver_config":{"x":1},"is_llama_config":true}`},
+			[]string{"text_config.perceiver_config", "text_config.pixel_shuffle_factor"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			base := `{"model_type":"` + test.base + `"}`

@@ -14,14 +14,27 @@ import (
 
 // selection says which rows of a [Tower], whose images have one size, the projector reads.
 type selection struct {
-	norms  bool // the tower's outputs are normalized
-	from   int  // the first row that the projector reads
-	each   int  // rows of an image in the text
-	square int  // the side of a square of patches whose mean it reads; 0: it reads them all
+	norms bool // the tower's outputs are normalized
+	from  int  // the first row that the projector reads
+	each  int  // rows of the text for what the tower sees at once: an image, or a tile of it
+	// gather writes what the projector reads of the rows; nil: the rows themselves
+	gather func(dst, rows []float32)
+	// tiles returns how many an image has, each of the size of the tower's images; nil: one. The error wraps [snug.ErrShape].
+	tiles func(l Layout) (int, error)
+	reads int // elements that the projector reads for a tile
 }
 
-// readTower reads vision_config, whose model_type may be missing, into c. The tower has all rows until the caller says otherwise.
-func (c *connection) readTower(text []byte, standard string) (*selection, error) {
+// of returns the tiles of an image.
+func (s *selection) of(l Layout) (int, error) {
+	if s.tiles == nil {
+		return 1, nil
+	}
+	return s.tiles(l)
+}
+
+// readTower reads vision_config, whose model_type may be missing, or does not count where only says so, into c. The tower has all rows until
+// the caller says otherwise.
+func (c *connection) readTower(text []byte, standard string, only bool) (*selection, error) {
 	var top struct {
 		Tower json.RawMessage `json:"vision_config"`
 	}
@@ -34,7 +47,7 @@ func (c *connection) readTower(text []byte, standard string) (*selection, error)
 			return nil, fmt.Errorf("vision_config: %w: %w", err, snug.ErrCorrupt)
 		}
 	}
-	if tower["model_type"] == nil {
+	if tower["model_type"] == nil || only {
 		tower["model_type"] = json.RawMessage(fmt.Sprintf("%q", standard))
 	}
 	inner, err := json.Marshal(tower)
@@ -49,8 +62,12 @@ func (c *connection) readTower(text []byte, standard string) (*selection, error)
 	}
 	s := &selection{norms: true, each: c.tower.Rows()}
 	c.tower.Labels, c.reads = nil, c.tower.Width
-	c.rows = func(Layout) (int, error) { return s.each, nil }
+	c.rows = func(l Layout) (int, error) {
+		n, err := s.of(l)
+		return n * s.each, err
+	}
 	c.open = func(w *modelFamily, file *amp.Weights, o layers.Options) (imageTower, error) {
+		s.reads = s.each * c.reads
 		return openSquares(w, c.tower, *s, file, o)
 	}
 	return s, nil
@@ -60,7 +77,7 @@ func (c *connection) readTower(text []byte, standard string) (*selection, error)
 type squares struct {
 	*Tower
 	selection
-	rows []float32 // of the tower, for all images of a call
+	rows []float32 // of the tower, for all tiles of a call
 }
 
 func openSquares(w *modelFamily, c TowerConfig, s selection, file *amp.Weights, o layers.Options) (imageTower, error) {
@@ -94,52 +111,35 @@ func (w *modelFamily) places(f *towerFamily) (list []place) {
 
 func (t *squares) check(x Pixels) error {
 	c := &t.config
-	if want := c.Channels * c.Image * c.Image; len(x.Values) != want {
-		return fmt.Errorf("%d elements, want %d channels of %d by %d pixels: %w", len(x.Values), c.Channels, c.Image, c.Image, snug.ErrShape)
+	n, err := t.of(x.Layout)
+	if pixels := c.Channels * c.Image * c.Image; err == nil && (len(x.Values)/pixels != n || len(x.Values)%pixels != 0) {
+		err = fmt.Errorf("%d elements, want %d times %d channels of %d by %d pixels: %w", len(x.Values), n, c.Channels, c.Image, c.Image, snug.ErrShape)
 	}
-	return nil
+	return err
 }
 
 func (t *squares) encode(ctx context.Context, out []float32, images []Pixels) error {
-	pixels := make([][]float32, len(images))
-	for i, x := range images {
-		pixels[i] = x.Values
+	c := &t.config
+	var tiles [][]float32
+	for _, x := range images {
+		tiles = slices.AppendSeq(tiles, slices.Chunk(x.Values, c.Channels*c.Image*c.Image))
 	}
-	in, err := t.Sample(pixels, nil)
+	in, err := t.Sample(tiles, nil)
 	if err != nil {
 		return err
 	}
-	each := t.config.Rows() * t.config.Width
-	t.rows = grown(t.rows, len(images)*each)
+	each := c.Rows() * c.Width
+	t.rows = grown(t.rows, len(tiles)*each)
 	if err := t.Features(ctx, t.rows, in); err != nil {
 		return err
 	}
-	for i := range images {
-		t.gather(out[i*t.each*t.config.Width:], t.rows[i*each:][:each])
+	for i := range tiles {
+		dst, rows := out[i*t.reads:][:t.reads], t.rows[i*each:][t.from*c.Width:each]
+		if t.gather == nil {
+			copy(dst, rows)
+		} else {
+			t.gather(dst, rows)
+		}
 	}
 	return nil
-}
-
-// gather copies the rows of an image that the projector reads to dst, or means of them.
-func (t *squares) gather(dst, rows []float32) {
-	width := t.config.Width
-	if rows = rows[t.from*width:]; t.square <= 1 {
-		copy(dst, rows)
-		return
-	}
-	side := t.config.Image / t.config.Patch
-	for i := range t.each {
-		y, x := i/(side/t.square)*t.square, i%(side/t.square)*t.square
-		to := dst[i*width:][:width]
-		clear(to)
-		for j := range t.square * t.square {
-			from := rows[((y+j/t.square)*side+x+j%t.square)*width:]
-			for k := range to {
-				to[k] += from[k]
-			}
-		}
-		for k := range to {
-			to[k] /= float32(t.square * t.square)
-		}
-	}
 }

@@ -16,11 +16,12 @@ type modelFamily struct {
 	towers    []string // prefixes of the tower's tensors in folders, which may follow "model."
 	projector string   // of those of the projector
 	text      string   // of those of the text
+	body      string   // what these have in place of "model.", where the others begin with "model." too; empty: none
 	// read reads the fields of config.json between the tower and the text into c, which has the tower and the width of the text.
 	read func(c *connection, text []byte) error
 }
 
-var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, qwen25Model}
+var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idefics3Model, smolvlmModel, qwen25Model}
 
 // connection is how the rows of a tower become rows of a text.
 type connection struct {
@@ -66,7 +67,8 @@ func connect(text []byte, width int) (w *modelFamily, c connection, err error) {
 		return nil, c, fmt.Errorf("model_type is %.40q, want one of %q: %w", top.ModelType, known, snug.ErrConfig)
 	}
 	c.width, c.per = width, 1
-	return w, c, w.read(&c, text)
+	err = w.read(&c, text)
+	return w, c, err
 }
 
 // readConnection reads config.json of a folder.

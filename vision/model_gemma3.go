@@ -19,7 +19,7 @@ var gemma3Model = &modelFamily{
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
-		s, err := c.readTower(text, siglipTower.tower)
+		s, err := c.readTower(text, siglipTower.tower, false)
 		if err != nil {
 			return err
 		}
@@ -34,7 +34,8 @@ var gemma3Model = &modelFamily{
 		if to*to != f.Each || side%to != 0 {
 			return fmt.Errorf("mm_tokens_per_image is %d for %d by %d patches, want squares of them: %w", f.Each, side, side, snug.ErrConfig)
 		}
-		s.square, s.each, c.spans = side/to, f.Each, true
+		s.each, c.spans = f.Each, true
+		s.gather = func(dst, rows []float32) { squareMeans(dst, rows, side, side/to, c.tower.Width) }
 		c.layers = func(prefix string) []layers.Layer {
 			norm := layers.NewRMSNorm(prefix+"mm_soft_emb_norm", c.tower.Width)
 			norm.Eps, norm.PlusOne = float32(c.tower.Eps), true
@@ -44,4 +45,18 @@ var gemma3Model = &modelFamily{
 		}
 		return nil
 	},
+}
+
+// squareMeans writes the means of squares of patches with a side of square.
+func squareMeans(dst, rows []float32, side, square, width int) {
+	clear(dst)
+	for i := range side * side {
+		to := dst[(i/side/square*(side/square)+i%side/square)*width:][:width]
+		for k, v := range rows[i*width:][:width] {
+			to[k] += v
+		}
+	}
+	for k := range dst {
+		dst[k] /= float32(square * square)
+	}
 }

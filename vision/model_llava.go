@@ -23,7 +23,7 @@ var llavaModel = &modelFamily{
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
-		s, err := c.readTower(text, clipTower.tower)
+		s, err := c.readTower(text, clipTower.tower, false)
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ var paligemmaModel = &modelFamily{
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
-		if _, err := c.readTower(text, siglipTower.tower); err != nil {
+		if _, err := c.readTower(text, siglipTower.tower, false); err != nil {
 			return err
 		}
 		c.token, c.prefixes = f.or(256000), true

@@ -92,17 +92,29 @@ func (m *Model) config(text []byte) ([]byte, error) {
 	return json.MarshalIndent(whole, "", "  ")
 }
 
+// textName returns the name in a whole model of a tensor of the text.
+func (w *modelFamily) textName(name string) string {
+	if rest, of := strings.CutPrefix(name, "model."); of && w.body != "" {
+		return w.body + rest
+	}
+	return w.text + name
+}
+
 // all yields the tensors of the text, of the projector, and of the tower in the folder.
 func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.Seq2[amp.Tensor, snug.View] {
 	return func(yield func(amp.Tensor, snug.View) bool) {
 		for t, v := range text {
-			t.Name = m.family.text + t.Name
+			t.Name = m.family.textName(t.Name)
 			if !yield(t, v) {
 				return
 			}
 		}
+		outer := ""
+		if m.family.body != "" {
+			outer = "model."
+		}
 		for _, p := range m.projector.Params() {
-			if !yield(amp.Tensor{Name: p.Name, DType: fileTypes[m.dtype], Shape: p.Shape}, p.Value) {
+			if !yield(amp.Tensor{Name: outer + p.Name, DType: fileTypes[m.dtype], Shape: p.Shape}, p.Value) {
 				return
 			}
 		}
@@ -111,7 +123,7 @@ func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.
 			if !strings.HasPrefix(to, m.family.towers[0]) || m.projector.Shape(to) != nil || t.ElementType() == 0 { // such as position_ids, which old versions wrote
 				continue
 			}
-			t.Name = to
+			t.Name = outer + to
 			t.Make = func() (snug.View, error) {
 				v, _, err := snug.MakeView(snug.CPU(), t.ElementType(), t.Len())
 				if err == nil {

@@ -24,12 +24,13 @@ import (
 )
 
 // goldenModels are the folders of models.py.
-var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "qwen2_5_vl"}
+var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "idefics3", "smolvlm", "qwen2_5_vl"}
 
 // goldenModel has what transformers computes for two sequences.
 type goldenModel struct {
 	Tokens  [][]int32
 	Grids   [][3]int // of the images; none: all are squares
+	Tiles   []int    // of the images; none: one each
 	Logits  []float64
 	Written []struct { // behind the tokens, by generate, with the logits of the last token
 		Tokens []int32
@@ -67,7 +68,11 @@ func openGoldenModel(t *testing.T, name string, o vision.ModelOptions) (*vision.
 	}
 	c := m.Encoder.Config()
 	for i := range 3 {
-		x := vision.Pixels{Values: numbers(1000+i, c.Channels*c.Image*c.Image)}
+		l := vision.Layout{Shape: []int{1, c.Channels, c.Image, c.Image}}
+		if g.Tiles != nil {
+			l.Shape[0] = g.Tiles[i]
+		}
+		x := vision.Pixels{Layout: l, Values: numbers(1000+i, l.Len())}
 		if g.Grids != nil {
 			grid := g.Grids[i]
 			x.Layout = vision.Layout{Grid: grid, Merge: 2}
@@ -99,11 +104,7 @@ func TestModelGolden(t *testing.T) {
 			require.InEpsilon(t, golden.Loss, loss.Mean(), 5e-6)
 			names := map[string]string{} // of the folder
 			for name := range w {
-				folder := name
-				if golden.Grids == nil && !strings.HasPrefix(name, "multi_modal_projector.") {
-					folder = "language_model." + name
-				}
-				names[folder] = name
+				names[golden.inFolder(name)] = name
 			}
 			require.Len(t, golden.Gradients, len(w))
 			number := 0
@@ -121,6 +122,20 @@ func TestModelGolden(t *testing.T) {
 			}
 		})
 	}
+}
+
+// inFolder returns the name in the folder of a parameter that trains.
+func (g *goldenModel) inFolder(name string) string {
+	body, of := strings.CutPrefix(name, "model.")
+	switch {
+	case g.Tiles != nil && of:
+		return "model.text_model." + body
+	case g.Tiles != nil && strings.HasPrefix(name, "connector."):
+		return "model." + name
+	case g.Tiles == nil && g.Grids == nil && !strings.HasPrefix(name, "multi_modal_projector."):
+		return "language_model." + name
+	}
+	return name
 }
 
 // tuneGolden trains adapters of a text in 4 bits, and the projector, and returns the losses.
@@ -334,6 +349,25 @@ func TestModelPrefixes(t *testing.T) {
 	b = vision.Batch{Text: transformer.Batch{Tokens: []int32{1, 2, 3}, Labels: []int32{2, 3, -100}}} // text alone
 	_, err := m.Evaluate(context.Background(), b)
 	require.NoError(t, err)
+}
+
+// TestModelTiles: an image of several tiles has the Layout of a processor.
+func TestModelTiles(t *testing.T) {
+	m, _, b := openGoldenModel(t, "smolvlm", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	rows, err := m.Rows(b.Images[0].Layout)
+	require.NoError(t, err)
+	require.Equal(t, 3*4, rows)
+	for name, shape := range map[string][]int{
+		"none": nil, "no tiles": {0, 3, 16, 16}, "fewer": {2, 3, 16, 16}, "larger": {3, 3, 32, 16}, "patches": {48, 48}, "most": {math.MaxInt, 3, 16, 16}, "negative": {-3, 3, 16, 16},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := b
+			b.Images = slices.Clone(b.Images)
+			b.Images[0].Layout.Shape = shape
+			_, err := m.Evaluate(context.Background(), b)
+			require.ErrorIs(t, err, snug.ErrShape)
+		})
+	}
 }
 
 // TestModelBadBatches: what does not fit is refused before anything is computed.

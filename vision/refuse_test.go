@@ -316,7 +316,11 @@ func TestTowerSaveRefused(t *testing.T) {
 	}
 	for name, change := range map[string]func(*vision.TowerConfig){
 		"Gated": func(c *vision.TowerConfig) { c.Gated = true }, "Registers": func(c *vision.TowerConfig) { c.Registers = 2 }, "Positions": func(c *vision.TowerConfig) { c.Positions = -8 },
-		"Hidden": func(c *vision.TowerConfig) { c.Family, c.Hidden = "dinov2", 20 },
+		"Hidden":       func(c *vision.TowerConfig) { c.Family, c.Hidden = "dinov2", 20 },
+		"interpolated": func(c *vision.TowerConfig) { c.Family, c.QKVBias, c.Positions = "smolvlm_vision", true, 16 },
+		"Labels": func(c *vision.TowerConfig) {
+			c.Family, c.QKVBias, c.Labels = "smolvlm_vision", true, []string{"a", "b"}
+		},
 	} {
 		c := c
 		change(&c)

@@ -15,7 +15,7 @@ import (
 
 // TowerConfig says what a vision transformer computes. Fields that it does not have are those of the family.
 type TowerConfig struct {
-	Family     string  // model_type of the model for classification: vit, clip, siglip, dinov2 or dinov2_with_registers
+	Family     string  // model_type of the model for classification: vit, clip, siglip, dinov2 or dinov2_with_registers; idefics3_vision or smolvlm_vision
 	Image      int     // pixels of the side of an image
 	Positions  int     // of the images that the table of positions is of, which is interpolated to Image; 0: Image
 	Patch      int     // pixels of the side of a patch; a rest of the image that is smaller is not seen
@@ -26,7 +26,7 @@ type TowerConfig struct {
 	Heads      int     // of attention, which divide Width
 	Activation string  // of MLPs, as hidden_act calls it: gelu, gelu_pytorch_tanh, quick_gelu, relu or silu
 	Eps        float64 // of norms
-	QKVBias    bool    // the matrices of queries, keys and values have biases; clip and siglip want true
+	QKVBias    bool    // the matrices of queries, keys and values have biases; clip, siglip and those of Idefics3 and SmolVLM want true
 	Registers  int     // rows of an image behind the class token that are no patches, of dinov2_with_registers
 	Gated      bool    // MLPs are SwiGLU, of dinov2 and dinov2_with_registers; Activation does not count
 	Labels     []string
@@ -88,6 +88,10 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 	switch {
 	case c.Patch > c.Image || c.Positions > 0 && c.Patch > c.Positions:
 		return nil, fmt.Errorf("patches of %d pixels in images of %d: %w", c.Patch, cmp.Or(c.Positions, c.Image), snug.ErrConfig)
+	case f.buckets && c.Positions != 0:
+		return nil, fmt.Errorf("images of %d pixels, and the Family %q has positions for %d, which are not interpolated: %w", c.Image, c.Family, c.Positions, snug.ErrConfig)
+	case len(c.Labels) > 0 && f.classifier == "":
+		return nil, fmt.Errorf("there are Labels, and the Family %q has no model for classification: %w", c.Family, snug.ErrConfig)
 	case c.Gated && f.spellings[0].gated[0] == "" || c.Registers != 0 && f.spellings[0].registers == "":
 		return nil, fmt.Errorf("the fields Gated or Registers, which the Family %q does not have: %w", c.Family, snug.ErrConfig)
 	case f.spellings[0].registers != "" && (c.Registers < 1 || c.Registers > most):
@@ -96,7 +100,7 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 		return nil, fmt.Errorf("a Width of %d and %d Heads, want heads that divide it: %w", c.Width, c.Heads, snug.ErrConfig)
 	case !known:
 		return nil, fmt.Errorf("the Activation is %.40q, want one of %q: %w", c.Activation, slices.Sorted(maps.Keys(activations)), snug.ErrConfig)
-	case !c.QKVBias && f.nested != "":
+	case !c.QKVBias && f.biased:
 		return nil, fmt.Errorf("no QKVBias, which models of the Family %q have: %w", c.Family, snug.ErrConfig)
 	case !(c.Eps > 0) || c.Eps > 1:
 		return nil, fmt.Errorf("the Eps is %v, want above 0, and 1 at most: %w", c.Eps, snug.ErrConfig)
@@ -162,7 +166,7 @@ func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 	if err = lenientJSON.Unmarshal(text, &in); err != nil {
 		return c, false, fmt.Errorf("%s%w: %w", path, err, snug.ErrCorrupt)
 	}
-	c = TowerConfig{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias || f.nested != "", Registers: c.Registers}
+	c = TowerConfig{Family: f.modelType, Width: in.Width, Hidden: in.Hidden, Layers: in.Layers, Heads: in.Heads, Channels: in.Channels, Activation: in.Activation, Eps: in.Eps, QKVBias: in.QKVBias || f.biased, Registers: c.Registers}
 	if c.Image, err = side(in.Image); err != nil {
 		return c, false, fmt.Errorf("%simage_size: %w", path, err)
 	}
@@ -173,6 +177,9 @@ func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 		if err = f.read(&c, text); err != nil {
 			return c, false, fmt.Errorf("%s%w", path, err)
 		}
+	}
+	if f.classifier == "" {
+		top.Classes = nil
 	}
 	if c.Labels, err = labels(top.Classes); err != nil {
 		return c, false, fmt.Errorf("id2label: %w", err)
@@ -320,9 +327,10 @@ func (c *TowerConfig) text(old []byte, dt snug.DType) ([]byte, error) {
 			}
 		}
 	}
-	if f.nested == "" {
+	if !f.biased {
 		set(tower, "qkv_bias", c.QKVBias)
-	} else if _, alone := byType(typeOf(m)); !alone {
+	}
+	if _, alone := byType(typeOf(m)); f.nested != "" && !alone {
 		set(m, f.nested, tower)
 	}
 	class := f.towerClass

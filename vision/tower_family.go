@@ -14,17 +14,19 @@ type towerFamily struct {
 	tower      string // of a folder with the tower alone, and of its fields where nested is not empty
 	nested     string // the field of config.json with those of the tower, in models of images and text
 	older      string // the field that older versions of transformers wrote too, which goes before nested; empty: none
-	classifier string // the classes of transformers
+	classifier string // the classes of transformers; empty: there is no model for classification
 	towerClass string
 	prefix     string // of the tower's tensors in a model for classification
 
 	standard  TowerConfig    // what transformers takes for fields that are missing
 	class     bool           // there is a class token
 	batched   bool           // the shapes of the class token and of the positions have dimensions of 1 before theirs
+	biased    bool           // the matrices of queries, keys and values always have biases
 	patchBias bool           // the product of patches has a bias
 	norms     bool           // outputs are normalized; else that norm is of a pooled row, which is not computed here
 	means     []layers.Mean  // of the rows that the head reads
 	resizes   bool           // positions are interpolated to the size of the images that the folder's processor makes
+	buckets   bool           // positions are not interpolated
 	antialias bool           // interpolation to fewer positions reads them all
 	towerOnly string         // what the names of tensors begin with that a model for classification does not have; empty: none
 	fresh     map[string]any // fields that config.json of a new tower has besides
@@ -50,7 +52,7 @@ type names struct {
 	mask                    string    // the row of masked patches in pretraining, which is kept and not used; empty for none
 }
 
-var towerFamilies = []*towerFamily{vitTower, clipTower, siglipTower, dinov2Tower, dinov2RegistersTower}
+var towerFamilies = []*towerFamily{vitTower, clipTower, siglipTower, dinov2Tower, dinov2RegistersTower, idefics3Tower, smolvlmTower}
 
 // byType returns the family of a model_type, and whether it is that of a tower alone.
 func byType(name string) (f *towerFamily, alone bool) {

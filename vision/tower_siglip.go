@@ -4,7 +4,7 @@ import "github.com/snug-ml/snug/layers"
 
 // siglipTower is the image encoder of SigLIP: Zhai et al. 2023, arXiv:2303.15343.
 var siglipTower = &towerFamily{
-	modelType: "siglip", tower: "siglip_vision_model", nested: "vision_config", classifier: "SiglipForImageClassification", towerClass: "SiglipVisionModel", prefix: "vision_model.",
+	modelType: "siglip", tower: "siglip_vision_model", nested: "vision_config", classifier: "SiglipForImageClassification", towerClass: "SiglipVisionModel", prefix: "vision_model.", biased: true,
 	standard:  TowerConfig{Image: 224, Patch: 16, Channels: 3, Width: 768, Hidden: 3072, Layers: 12, Heads: 12, Activation: "gelu_pytorch_tanh", Eps: 1e-6, QKVBias: true},
 	patchBias: true, norms: true, means: []layers.Mean{{}}, fresh: map[string]any{"vision_use_head": false}, // which pools with attention
 	spellings: []names{{

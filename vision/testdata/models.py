@@ -51,11 +51,21 @@ def models():
     grids = [(1, 4, 6), (1, 8, 4), (1, 10, 6)]
     yield "qwen2_5_vl", t.Qwen2_5_VLForConditionalGeneration(t.Qwen2_5_VLConfig(
         text_config=text, vision_config=dict(tower, window_size=8, fullatt_block_indexes=[1]), image_token_id=IMAGE)), grids
+    tiles = dict(text_config=dict(TEXT, model_type="llama"), image_token_id=IMAGE, scale_factor=2)
+    shape = dict(SHAPE, image_size=16)
+    yield "idefics3", t.Idefics3ForConditionalGeneration(t.Idefics3Config(vision_config=shape, **tiles)), [[4] * 3, [4], [4] * 2]
+    yield "smolvlm", t.SmolVLMForConditionalGeneration(t.SmolVLMConfig(vision_config=dict(shape, num_hidden_layers=1), **tiles)), [[4] * 3, [4], [4] * 2]
+
+
+def tokens_of(image):
+    """Of an image of so many tokens, of a grid of patches of which 4 are a token, or of a list of tiles with text between them."""
+    if isinstance(image, list):
+        return [t for n in image for t in [11] + [IMAGE] * n][1:]
+    return [IMAGE] * (image if isinstance(image, int) else image[0] * image[1] * image[2] // 4)
 
 
 def sequences(images):
-    """With images of so many tokens, or grids of patches of which 4 are a token."""
-    a, b, c = [[IMAGE] * (i if isinstance(i, int) else i[0] * i[1] * i[2] // 4) for i in images]
+    a, b, c = map(tokens_of, images)
     return [[1, 7, *a, 8, 3, *b, 4, 9, 2], [1, *c, 6, 2]]
 
 
@@ -72,8 +82,10 @@ def prefix(tokens):
 def pixels(m, number, images, tokens):
     """The inputs for images, of which number is that of the first."""
     types = torch.tensor([[int(t == IMAGE) for t in tokens]])
+    side = getattr(m.config.vision_config, "image_size", None)
+    if isinstance(images[0], list):
+        return dict(pixel_values=torch.cat([numbers(1000 + number + i, (1, len(tiles), 3, side, side)) for i, tiles in enumerate(images)], 1))
     if isinstance(images[0], int):
-        side = m.config.vision_config.image_size
         x = torch.stack([numbers(1000 + number + i, (3, side, side)) for i in range(len(images))])
         if m.config.model_type == "paligemma":
             types = torch.tensor([[int(i >= prefix(tokens)) for i in range(len(tokens))]])
@@ -85,8 +97,10 @@ def pixels(m, number, images, tokens):
 
 def golden(m, images):
     total, out = 0, dict(tokens=[], logits=[])
-    if not isinstance(images[0], int):
+    if isinstance(images[0], tuple):
         out["grids"] = images
+    if isinstance(images[0], list):
+        out["tiles"] = [len(tiles) for tiles in images]
     targets = sum(t >= 0 for s in sequences(images) for t in labels(s))
     for tokens, at, n in zip(sequences(images), (0, 2), (2, 1)):
         more = pixels(m, at, images[at : at + n], tokens)
@@ -113,7 +127,7 @@ def make():
         m.to(torch.bfloat16).save_pretrained(folder)
         m = type(m).from_pretrained(folder, dtype=torch.float64)  # with the angles of the rope in float64
         out, names = golden(m, images), spelled(m, folder)
-        params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
+        params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and "vision_model" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
         out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
         (folder / "golden.json").write_text(json.dumps(out, indent=0))
 

@@ -21,6 +21,8 @@ import sys
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionTransformer
+from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
 
 HERE = pathlib.Path(__file__).parent
 SIDE, LABELS, RESIZED = 12, [2, 0], 18
@@ -52,6 +54,7 @@ def models():
     yield "dinov2-registers", t.Dinov2WithRegistersForImageClassification(
         t.Dinov2WithRegistersConfig(**DINO, num_register_tokens=2, use_swiglu_ffn=True, id2label=CLASSES))
     yield "dinov2-tower", t.Dinov2Model(t.Dinov2Config(**dict(DINO, image_size=SIDE), use_swiglu_ffn=True, qkv_bias=False))
+    yield "smolvlm-tower", SmolVLMVisionTransformer(SmolVLMVisionConfig(**SHAPE))
 
 
 def side(m, folder):
@@ -122,7 +125,7 @@ def check(saved):
     for folder in sorted(pathlib.Path(saved).iterdir()):
         want = json.loads((folder / "want.json").read_text())
         config = transformers.AutoConfig.from_pretrained(folder)
-        m, info = getattr(transformers, config.architectures[0]).from_pretrained(folder, output_loading_info=True, dtype=torch.float64)
+        m, info = (getattr(transformers, config.architectures[0], None) or globals()[config.architectures[0]]).from_pretrained(folder, output_loading_info=True, dtype=torch.float64)
         out = golden(m, folder)
         got = torch.tensor(out.get("logits", out["rows"]))
         error = ((got - torch.tensor(want).double()).abs().max() / got.abs().max()).item()
