@@ -32,7 +32,8 @@ type ModelOptions struct {
 // Batch is a micro-batch of a [Model].
 type Batch struct {
 	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image; its Embeddings are the model's to set.
-	// Of a PaliGemma its Spans are the prefixes: from the first token of a sequence on those whose token_type_ids are 0, images among them.
+	// Of a PaliGemma its Spans are the prefixes, images among them: from the first token of a sequence on those whose token_type_ids are 0.
+	// Without Spans they are the tokens before the first that is learned by the Labels, or all, as its processor makes them.
 	Text transformer.Batch
 	// Images are those of the placeholders in their order, as a processor gives them.
 	Images []Pixels
@@ -244,6 +245,9 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 		b.Text.Spans = nil // whose memory is not ours
 	}
 	if m.prefixes {
+		if b.Text.Spans == nil {
+			b.Text.Spans = prefixesOf(&b.Text)
+		}
 		if err := checkPrefixes(&b.Text, m.token); err != nil {
 			return s, err
 		}
@@ -430,7 +434,7 @@ func (m *Model) Evaluate(ctx context.Context, b Batch) (loss fused.Loss, err err
 	}
 	defer m.join.end()
 	if s.X == nil {
-		return m.Text.Evaluate(ctx, b.Text)
+		return m.Text.Evaluate(ctx, m.join.batch)
 	}
 	return m.projector.Evaluate(ctx, s)
 }
@@ -443,14 +447,10 @@ func (m *Model) Logits(ctx context.Context, out []float32, b Batch, rows []int32
 }
 
 // Prompt begins a text with images: see [transformer.Generator.PromptBatch]. The batch has one sequence, and the Generator is one of Text.
-// A PaliGemma takes all of it for the prefix, unless it has Spans.
 func (m *Model) Prompt(ctx context.Context, g *transformer.Generator, b Batch) (err error) {
 	defer fault.Named(&err, "vision: Prompt")
 	if m != nil && g.Model() != m.Text {
 		return fmt.Errorf("the Generator is nil, or of another model: %w", snug.ErrConfig)
-	}
-	if m != nil && m.prefixes && b.Text.Spans == nil && len(b.Text.Tokens) > 0 {
-		b.Text.Spans = [][2]int{{0, len(b.Text.Tokens)}}
 	}
 	return m.embedded(ctx, b, func(b transformer.Batch) error {
 		if m.axes && b.Embeddings.Rows != nil {
@@ -472,7 +472,7 @@ func (m *Model) embedded(ctx context.Context, b Batch, do func(b transformer.Bat
 	}
 	defer m.join.end()
 	if s.X == nil {
-		return do(b.Text)
+		return do(m.join.batch)
 	}
 	values := make([]float32, len(m.join.rows)*m.width)
 	if err := m.projector.Predict(ctx, values, s); err != nil {

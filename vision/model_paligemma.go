@@ -29,6 +29,21 @@ var paligemmaModel = &modelFamily{
 	},
 }
 
+// prefixesOf returns the tokens of each sequence before the first that is learned, or all of them.
+func prefixesOf(b *transformer.Batch) (list [][2]int) {
+	learns := false
+	for i := range b.Tokens {
+		if i == 0 || beginsAt(b, i) {
+			list, learns = append(list, [2]int{i, i}), false
+		}
+		if s := &list[len(list)-1]; !learns {
+			s[1] = i + 1
+		}
+		learns = learns || i < len(b.Labels) && b.Labels[i] >= 0
+	}
+	return list
+}
+
 // checkPrefixes returns an error unless each of a batch's Spans begins a sequence, and one has each placeholder of an image.
 func checkPrefixes(b *transformer.Batch, placeholder int32) error {
 	next, end := 0, 0

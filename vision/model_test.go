@@ -336,7 +336,7 @@ func TestModelPrefixes(t *testing.T) {
 	m, _, b := openGoldenModel(t, "paligemma", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
 	second := b.Text.Starts[1]
 	for name, spans := range map[string][][2]int{
-		"none": nil, "one": b.Text.Spans[:1], "short": {{0, 5}, b.Text.Spans[1]}, "late": {{1, 40}, b.Text.Spans[1]}, "both": {{0, len(b.Text.Tokens)}},
+		"none": {}, "learned": nil, "one": b.Text.Spans[:1], "short": {{0, 5}, b.Text.Spans[1]}, "late": {{1, 40}, b.Text.Spans[1]}, "both": {{0, len(b.Text.Tokens)}},
 		"twice": {b.Text.Spans[0], {second, second + 2}, {second + 2, second + 18}}, "backwards": {b.Text.Spans[1], b.Text.Spans[0]}, "negative": {{0, -1}, b.Text.Spans[1]},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -346,9 +346,27 @@ func TestModelPrefixes(t *testing.T) {
 			require.True(t, errors.Is(err, snug.ErrShape) || errors.Is(err, snug.ErrConfig), err)
 		})
 	}
-	b = vision.Batch{Text: transformer.Batch{Tokens: []int32{1, 2, 3}, Labels: []int32{2, 3, -100}}} // text alone
-	_, err := m.Evaluate(context.Background(), b)
+	// Without Spans a prefix ends before the first token that is learned.
+	ctx := context.Background()
+	for i, s := range b.Text.Spans {
+		for at := s[0]; at < s[1]-1; at++ {
+			b.Text.Labels[at] = -100
+		}
+		require.Positive(t, b.Text.Labels[b.Text.Spans[i][1]-1])
+	}
+	want, err := m.Evaluate(ctx, b)
 	require.NoError(t, err)
+	b.Text.Spans = nil
+	got, err := m.Evaluate(ctx, b)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	b.Images, b.Text = nil, transformer.Batch{Tokens: []int32{1, 2, 3}, Labels: []int32{-100, 3, -100}} // text alone
+	got, err = m.Evaluate(ctx, b)
+	require.NoError(t, err)
+	b.Text.Spans = [][2]int{{0, 2}}
+	want, err = m.Text.Evaluate(ctx, b.Text)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
 }
 
 // TestModelTiles: an image of several tiles has the Layout of a processor.
