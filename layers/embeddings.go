@@ -123,6 +123,20 @@ func (e Embeddings) copyTo(p *Pass, y snug.View, add bool) error {
 	})
 }
 
+// AddTo adds the vectors to their rows of y, [rows of the batch, width].
+func (e Embeddings) AddTo(p *Pass, y *Tensor) {
+	if len(e.Rows) > 0 && p.made() {
+		p.Do(func() error { return e.copyTo(p, y.View, true) })
+	}
+}
+
+// TakeGrad sets Grad to the gradient of vectors that AddTo has added, their rows of dy.
+func (e Embeddings) TakeGrad(p *Pass, dy *Tensor) {
+	if e.Grad.Len() > 0 && p.made() {
+		p.Do(func() error { return e.takeGrad(p, dy.View) })
+	}
+}
+
 // takeGrad sets Grad to rows of dy, the gradient of an Embedding's output.
 func (e Embeddings) takeGrad(p *Pass, dy snug.View) error {
 	if e.Grad.Len() == 0 {

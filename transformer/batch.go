@@ -61,6 +61,9 @@ type Batch struct {
 	// With a Grad the backward pass goes down to the first layer, also where nothing trains there. If ranks have their weights
 	// in one accum.Pages, then either all their batches have a Grad or none has. Where no label counts, Grad becomes zeros.
 	Embeddings Embeddings
+	// Added are vectors that are added to the outputs of the first layers, Added[i] to that of layer i, at their Rows: DeepStack (Meng
+	// et al. 2024, arXiv:2406.04334). Values, Grad and errors are those of Embeddings. There are at most Config.Layers.
+	Added []Embeddings
 	// Temperature, unless 0, divides the logits of LogProbs and BackpropLogProbs: the temperature that the labels were
 	// sampled at. Other methods refuse it.
 	Temperature float32
@@ -118,6 +121,7 @@ func (m *Model) begin(b Batch) error {
 	if err := m.checkEmbeddings(b); err != nil {
 		return err
 	}
+	m.added = b.Added
 	if err := cmp.Or(m.place(&m.pass.Batch, b.Positions), m.span(&m.pass.Batch, b.Spans)); err != nil {
 		return err
 	}
@@ -143,7 +147,19 @@ func (m *Model) place(c *layers.Batch, positions [][]int32) error {
 
 // checkEmbeddings checks the vectors of a batch.
 func (m *Model) checkEmbeddings(b Batch) error {
-	return errors.Unwrap(b.Embeddings.Check(len(b.Tokens), m.config.Dim, m.dtype, m.dev)) // without the name of package layers
+	if len(b.Added) > m.config.Layers {
+		return fmt.Errorf("%d vectors in Added, and the model has %d layers: %w", len(b.Added), m.config.Layers, snug.ErrShape)
+	}
+	for i, e := range append([]Embeddings{b.Embeddings}, b.Added...) {
+		err := errors.Unwrap(e.Check(len(b.Tokens), m.config.Dim, m.dtype, m.dev)) // without the name of package layers
+		if err != nil && i > 0 {
+			err = fmt.Errorf("of Added[%d]: %w", i-1, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // withoutLabels is the backward pass of a batch of weight 0.
@@ -151,7 +167,12 @@ func (m *Model) withoutLabels(b Batch) error {
 	if err := m.checkEmbeddings(b); err != nil {
 		return err
 	}
-	return b.Embeddings.ZeroGrad()
+	for _, e := range append([]Embeddings{b.Embeddings}, b.Added...) {
+		if err := e.ZeroGrad(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Reserve allocates buffers and workspace for batches of so many sequences, each of so many tokens, so that the first

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
@@ -23,6 +24,8 @@ type Distillation struct {
 	// Embeddings are the vectors of the teacher where the batch has Embeddings. Without any they are those of the batch, for
 	// a teacher of the same width. The teacher has no gradient, and leaves a Grad alone.
 	Embeddings Embeddings
+	// Added are the same for a batch with Added.
+	Added []Embeddings
 	// Temperature divides the logits of both models in the divergence, from 2^-20 to 2^20; 0 is 1.
 	Temperature float32
 }
@@ -134,6 +137,12 @@ func (d *Distillation) batch(b Batch) Batch {
 		b.Embeddings = d.Embeddings
 	}
 	b.Embeddings.Grad = snug.View{}
+	if b.Added = slices.Clone(b.Added); len(d.Added) > 0 {
+		b.Added = slices.Clone(d.Added)
+	}
+	for i := range b.Added {
+		b.Added[i].Grad = snug.View{}
+	}
 	return b
 }
 

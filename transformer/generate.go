@@ -205,7 +205,7 @@ func (g *Generator) Prompt(ctx context.Context, tokens []int32) (err error) {
 	return g.compute(ctx, len(g.tokens)-1)
 }
 
-// PromptBatch is Prompt for the Tokens of a batch with Embeddings, Positions, and Spans of up to Chunk tokens. It computes
+// PromptBatch is Prompt for the Tokens of a batch with Embeddings, Added, Positions, and Spans of up to Chunk tokens. It computes
 // the last token too, and keeps nothing of the batch when it returns. Tokens that follow go on behind the largest of the
 // Positions. The batch has one sequence, and no Grad; Labels and Weights are not read.
 //
@@ -222,8 +222,10 @@ func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
 	if b.Sequences > 1 || b.Starts != nil && len(b.Starts) != 2 {
 		return fmt.Errorf("the batch has %d sequences, want one: %w", max(b.Sequences, len(b.Starts)-1), snug.ErrConfig)
 	}
-	if b.Embeddings.Grad.Len() > 0 {
-		return fmt.Errorf("the embeddings have a Grad, and there is no backward pass: %w", snug.ErrConfig)
+	for _, e := range append([]Embeddings{b.Embeddings}, b.Added...) {
+		if e.Grad.Len() > 0 {
+			return fmt.Errorf("the embeddings have a Grad, and there is no backward pass: %w", snug.ErrConfig)
+		}
 	}
 	placed := layers.Batch{Rows: len(b.Tokens), Longest: len(b.Tokens)}
 	if err := cmp.Or(b.plain(), g.m.checkEmbeddings(b), g.m.place(&placed, b.Positions), g.m.span(&placed, b.Spans), g.holds(b.Spans)); err != nil {
@@ -327,6 +329,7 @@ func (g *Generator) pass(ctx context.Context, rows int) (err error) {
 	if err := m.beginAt(g.batch(rows), g.options.Context); err != nil {
 		return err
 	}
+	m.added = g.added(rows)
 	defer m.end()
 	defer func() { err = errors.Join(err, g.dropMasks()) }()
 	m.turned = false
@@ -360,6 +363,14 @@ func (g *Generator) pass(ctx context.Context, rows int) (err error) {
 	m.capLogits(g.logits)
 	m.pass.Put(x)
 	return o.Err
+}
+
+// added returns what a prompt adds to outputs at the next rows.
+func (g *Generator) added(rows int) (list []Embeddings) {
+	for _, e := range g.prompt.Added {
+		list = append(list, e.Part(g.done-g.begins, rows))
+	}
+	return list
 }
 
 // batch returns the next rows tokens, with the vectors and the positions of a prompt that has them.

@@ -164,6 +164,7 @@ type Model struct {
 
 	pass      *layers.Pass
 	holders   holders
+	added     []Embeddings     // of the running batch
 	turned    bool             // the backward pass of a batch has begun
 	input     tensor           // of the chain: nothing, since its first stage embeds the tokens
 	ropes     []*layers.Angles // of all layers, and of layers with a window if they have another one

@@ -126,7 +126,7 @@ func (m *Model) end() {
 	m.balance.End()
 	m.options.Monitor.Enter(meter.Idle, "")
 	m.backward, m.pass.Window = call{}, nil
-	m.pass.Batch = layers.Batch{Positions: m.pass.Batch.Positions[:0]} // whose memory is the model's
+	m.pass.Batch, m.added = layers.Batch{Positions: m.pass.Batch.Positions[:0]}, nil // whose memory is the model's
 	m.counted.labels, m.counted.weights = nil, nil
 }
 

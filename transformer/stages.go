@@ -62,13 +62,23 @@ func (s *stage) end(p *layers.Pass, x *tensor) error {
 func (s *stage) Forward(ctx context.Context, x *tensor) (*tensor, error) {
 	p, x := s.begin(ctx, s.forwardPhase(), x)
 	y := s.half.Forward(p, x)
+	s.vectors().AddTo(p, y)
 	return y, s.end(p, x)
 }
 
 func (s *stage) ForwardSave(ctx context.Context, x *tensor) (*tensor, saved, error) {
 	p, x := s.begin(ctx, s.forwardPhase(), x)
 	y, kept := s.half.ForwardSave(p, x)
+	s.vectors().AddTo(p, y)
 	return y, kept, s.end(p, x)
+}
+
+// vectors returns what the batch adds to the output of the stage.
+func (s *stage) vectors() layers.Embeddings {
+	if i := s.index / 2; s.index%2 == 1 && i < len(s.added) {
+		return s.added[i]
+	}
+	return layers.Embeddings{}
 }
 
 func (s *stage) Resave(ctx context.Context, x *tensor) (saved, error) {
@@ -81,6 +91,7 @@ func (s *stage) Resave(ctx context.Context, x *tensor) (saved, error) {
 // embedding.
 func (s *stage) Backward(ctx context.Context, x *tensor, kept saved, d *tensor) (*tensor, error) {
 	p := s.begins(ctx, s.index, meter.Backward)
+	s.vectors().TakeGrad(p, d)
 	if s.index >= s.lowest() {
 		p, x = s.begin(ctx, meter.Backward, x)
 		d = s.half.Backward(p, x, kept, d)
@@ -273,6 +284,11 @@ var activations = map[Activation]layers.Activation{SiLU: layers.SiLU, GELUTanh: 
 func (m *Model) lowest() int {
 	if m.pass.Batch.Embeddings.Grad.Len() > 0 {
 		return 0
+	}
+	for i, e := range m.added {
+		if e.Grad.Len() > 0 {
+			return min(m.first, 2*i+2)
+		}
 	}
 	return m.first
 }
