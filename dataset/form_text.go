@@ -65,6 +65,9 @@ func (f *rows) untemplated(at, name, prompt, answer string) {
 	if strings.TrimSpace(prompt) == "" {
 		f.warn(at, "no prompt", "prompt is empty, and what is learned of %s has nothing before it", name)
 	}
+	if images := f.reader.options.Images; images != nil && images.Processor.WholePrompt() {
+		return // a line feed is between them
+	}
 	before, _ := utf8.DecodeLastRuneInString(prompt)
 	after, _ := utf8.DecodeRuneInString(answer)
 	if prompt == "" || answer == "" || unicode.IsSpace(before) || unicode.IsSpace(after) || unspaced(before) || unspaced(after) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/vision"
 )
 
@@ -182,10 +184,16 @@ func (f *rows) attach(v *view, c *content) error {
 	if err != nil {
 		return err
 	}
-	if c.chats == nil {
-		if len(given) > 0 {
-			return fmt.Errorf("the row has images beside texts, which wants messages, or a question and its answer, and a model with a chat template")
-		}
+	switch {
+	case c.chats != nil:
+	case len(given) == 0:
+		return nil
+	case !f.reader.options.Images.Processor.WholePrompt():
+		return fmt.Errorf("the row has images beside texts, which wants messages, or a question and its answer, and a model with a chat template")
+	case c.prompt == "" || c.asked != "" || strings.Contains(c.prompt, textMark):
+		return fmt.Errorf("the model wants images before a text with prompt and completion, such as -map prompt=question,completion=answer")
+	default:
+		c.images = given
 		return nil
 	}
 	messages := c.chats[0].Messages
@@ -372,11 +380,7 @@ func (r *reader) picture(x imageSource) (p picture, err error) {
 
 // expand puts the tokens of images in place of their placeholders in a labeled text.
 func (r *reader) expand(l *chat.Labeled, pictures []picture) error {
-	layouts := make([]vision.Layout, len(pictures))
-	for i, p := range pictures {
-		layouts[i] = p.layout
-	}
-	places, err := r.options.Images.Processor.Places(l.Text, layouts...)
+	places, err := r.options.Images.Processor.Places(l.Text, layoutsOf(pictures)...)
 	if err != nil {
 		return fmt.Errorf("the chat template does not write the images of the row: %w", err)
 	}
@@ -396,6 +400,49 @@ func (r *reader) expand(l *chat.Labeled, pictures []picture) error {
 	b.WriteString(l.Text[from:])
 	l.Text = b.String()
 	return nil
+}
+
+// labelPrompt returns the tokens of images, a prompt and its answer, which the model sees as a prefix and what follows it, as
+// transformers' PaliGemmaProcessor makes them of text and suffix.
+func (r *reader) labelPrompt(c content, pictures []picture) ([]int32, error) {
+	prompt, err := r.options.Images.Processor.Expand(c.prompt, layoutsOf(pictures)...)
+	if err != nil {
+		return nil, err
+	}
+	end, err := r.ending()
+	if err != nil {
+		return nil, err
+	}
+	o := tokenizer.EncodeOptions{NoSpecial: true}
+	ids, err := labels(r.tok, prompt, nil, -1, o)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := labels(r.tok, c.answer, []span{{End: len(c.answer)}}, end, o)
+	if err != nil {
+		return nil, err
+	}
+	return append(ids, answer...), r.checkRows(ids, pictures)
+}
+
+// prefix returns the range of tokens, from some on, that a model sees as a prefix: of a sample with images up to what is learned first.
+func (s *Set) prefix(x sample, stored []byte, from int) (span [2]int, has bool) {
+	if x.images[0] == x.images[1] || !s.options.Images.Processor.WholePrompt() {
+		return span, false
+	}
+	n := 0
+	for n < int(x.n) && int32(binary.LittleEndian.Uint32(stored[tokenBytes*n:])) < 0 {
+		n++
+	}
+	return [2]int{from, from + n}, true
+}
+
+func layoutsOf(pictures []picture) []vision.Layout {
+	layouts := make([]vision.Layout, len(pictures))
+	for i, p := range pictures {
+		layouts[i] = p.layout
+	}
+	return layouts
 }
 
 // checkRows returns an error unless the tokens have a row of the text for each row of the images.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,9 +28,12 @@ func seeing(t *testing.T, name string) (*tokenizer.Tokenizer, Options) {
 	require.NoError(t, err)
 	tok, err := tokenizer.Open(dir)
 	require.NoError(t, err)
-	template, err := chat.Open(tok, chat.Options{})
-	require.NoError(t, err)
-	return tok, Options{Context: 256, Images: in, Template: template}
+	o := Options{Context: 256, Images: in}
+	if tok.Config().ChatTemplate != "" {
+		o.Template, err = chat.Open(tok, chat.Options{})
+		require.NoError(t, err)
+	}
+	return tok, o
 }
 
 // families are the folders of models.
@@ -50,6 +54,7 @@ func TestImagesGolden(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(imageFolder, name, "golden.json"))
 			require.NoError(t, err)
 			var golden struct {
+				Data    string
 				Samples []struct {
 					Tokens  []int32
 					Learned []int
@@ -57,7 +62,7 @@ func TestImagesGolden(t *testing.T) {
 			}
 			require.NoError(t, json.Unmarshal(text, &golden))
 			tok, o := seeing(t, name)
-			s, err := Open([]string{filepath.Join(imageFolder, "data.jsonl")}, tok, o)
+			s, err := Open([]string{filepath.Join(imageFolder, golden.Data)}, tok, o)
 			require.NoError(t, err)
 			require.Equal(t, len(golden.Samples), s.list.n, s.Stats().Files)
 			images := 0
@@ -71,6 +76,9 @@ func TestImagesGolden(t *testing.T) {
 					} else {
 						require.Equal(t, want.Tokens[j+1], label, "sample %d token %d", i, j)
 					}
+				}
+				if o.Template == nil {
+					require.Equal(t, [][2]int{{0, slices.Index(want.Learned, 1)}}, b.Spans)
 				}
 				rows := 0
 				for _, n := range b.Images[0] {

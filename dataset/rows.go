@@ -304,6 +304,12 @@ func (r *reader) sample(f *rows, at string, c content) error {
 		return err
 	}
 	for i, answer := range answers {
+		if c.chats == nil && len(pictures) > 0 {
+			if tokens[i], err = r.labelPrompt(c, pictures); err != nil {
+				return err
+			}
+			continue
+		}
 		if c.chats == nil {
 			text := c.prompt + answer
 			if tokens[i], err = r.labelText(text, span{Begin: len(c.prompt), End: len(text)}); err != nil {

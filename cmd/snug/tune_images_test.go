@@ -24,14 +24,17 @@ import (
 const imageModels = "../../vision/testdata/tune"
 
 // imageLoss returns the mean loss of the data by a model with its tower and an adapter.
-func imageLoss(t *testing.T, dir, adapter string) float64 {
+func imageLoss(t *testing.T, dir, file, adapter string) float64 {
 	in, err := vision.OpenInput(dir)
 	require.NoError(t, err)
 	tok, err := tokenizer.Open(dir)
 	require.NoError(t, err)
-	template, err := chat.Open(tok, chat.Options{})
-	require.NoError(t, err)
-	data, err := dataset.Open([]string{filepath.Join(imageModels, "data.jsonl")}, tok, dataset.Options{Context: 512, Images: in, Template: template})
+	o := dataset.Options{Context: 512, Images: in}
+	if tok.Config().ChatTemplate != "" {
+		o.Template, err = chat.Open(tok, chat.Options{})
+		require.NoError(t, err)
+	}
+	data, err := dataset.Open([]string{filepath.Join(imageModels, file)}, tok, o)
 	require.NoError(t, err)
 	m, err := vision.OpenModel(dir, vision.ModelOptions{Text: transformer.Options{DType: snug.F32, AdapterDir: adapter}})
 	require.NoError(t, err)
@@ -64,11 +67,11 @@ func TestTuneImages(t *testing.T) {
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			var golden struct {
-				Loss   float64
-				Answer string
+				Loss         float64
+				Answer, Data string
 			}
 			require.NoError(t, json.Unmarshal(text, &golden))
-			require.InEpsilon(t, golden.Loss, imageLoss(t, model, ""), 1e-5)
+			require.InEpsilon(t, golden.Loss, imageLoss(t, model, golden.Data, ""), 1e-5)
 			status, said, errs := snugged("generate", "-model", model, "-image", filepath.Join(imageModels, "4.png"), "-prompt", "what color is this", "-tokens", "12", "-compute", "f32")
 			require.Zero(t, status, errs)
 			require.Equal(t, golden.Answer+"\n", said)
@@ -77,12 +80,12 @@ func TestTuneImages(t *testing.T) {
 				to = dir
 			}
 			out := filepath.Join(to, filepath.Base(model))
-			status, printed, errs := snugged("tune", "-model", model, "-data", filepath.Join(imageModels, "data.jsonl"), "-o", out, "-compute", "f32", "-base", "bf16",
+			status, printed, errs := snugged("tune", "-model", model, "-data", filepath.Join(imageModels, golden.Data), "-o", out, "-compute", "f32", "-base", "bf16",
 				"-held-out", "0", "-epochs", "4", "-batch", "2", "-lr", "1e-2")
 			require.Zero(t, status, errs)
-			require.Contains(t, printed, "images: 10 images in this run")
+			require.Contains(t, printed, " images in this run")
 			require.NoDirExists(t, out+".pages")
-			after := imageLoss(t, model, out)
+			after := imageLoss(t, model, golden.Data, out)
 			require.Less(t, after, 0.6*golden.Loss)
 			if os.Getenv("SNUG_SAVE") != "" {
 				require.NoError(t, os.WriteFile(filepath.Join(out, "loss.txt"), []byte(fmt.Sprint(after)), 0o644))
@@ -91,13 +94,13 @@ func TestTuneImages(t *testing.T) {
 			merged := filepath.Join(to, filepath.Base(model)+"-merged")
 			status, _, errs = snugged("merge", "-model", model, "-adapter", out, "-o", merged, "-compute", "f32")
 			require.Zero(t, status, errs)
-			require.InEpsilon(t, after, imageLoss(t, merged, ""), 1e-5)
+			require.InEpsilon(t, after, imageLoss(t, merged, golden.Data, ""), 1e-5)
 			// The whole model that -full writes opens, and has learned.
 			whole := filepath.Join(to, filepath.Base(model)+"-whole")
-			status, _, errs = snugged("tune", "-model", model, "-data", filepath.Join(imageModels, "data.jsonl"), "-o", whole, "-compute", "f32", "-full",
+			status, _, errs = snugged("tune", "-model", model, "-data", filepath.Join(imageModels, golden.Data), "-o", whole, "-compute", "f32", "-full",
 				"-held-out", "0", "-epochs", "4", "-batch", "2", "-lr", "1e-3")
 			require.Zero(t, status, errs)
-			require.Less(t, imageLoss(t, whole, ""), golden.Loss)
+			require.Less(t, imageLoss(t, whole, golden.Data, ""), golden.Loss)
 		})
 	}
 }
@@ -150,7 +153,7 @@ func TestTuneFeatures(t *testing.T) {
 	require.NotContains(t, printed, "images: 10 images in 0")
 	coarse, _ := tuneImages(t, filepath.Join(dir, "d"), "-features", kept, "-features-bits", "8")
 	require.NotEqual(t, plain, coarse)
-	require.InEpsilon(t, imageLoss(t, filepath.Join(imageModels, "gemma3"), filepath.Join(dir, "a")), imageLoss(t, filepath.Join(imageModels, "gemma3"), filepath.Join(dir, "d")), 0.02)
+	require.InEpsilon(t, imageLoss(t, filepath.Join(imageModels, "gemma3"), "data.jsonl", filepath.Join(dir, "a")), imageLoss(t, filepath.Join(imageModels, "gemma3"), "data.jsonl", filepath.Join(dir, "d")), 0.02)
 	frozen, _ := tuneImages(t, filepath.Join(dir, "e"), "-train", "text")
 	require.NotContains(t, frozen, "mm_input_projection")
 	require.Contains(t, plain, "mm_input_projection")

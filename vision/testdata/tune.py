@@ -76,6 +76,11 @@ def families():
     yield "qwen2_5_vl", t.Qwen2_5_VLForConditionalGeneration(t.Qwen2_5_VLConfig(
         text_config=text, vision_config=dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=2, spatial_merge_size=2,
                                              temporal_patch_size=2, window_size=8, fullatt_block_indexes=[1], out_hidden_size=16), **ids)), processor
+    tok = tokenizer({"image_token": "<image>"}, None)
+    yield "paligemma", t.PaliGemmaForConditionalGeneration(t.PaliGemmaConfig(
+        text_config=dict(TEXT, model_type="gemma", vocab_size=len(tok)), vision_config=dict(square, num_image_tokens=16), projection_dim=16,
+        image_token_index=tok.convert_tokens_to_ids("<image>"))), t.PaliGemmaProcessor(
+            t.SiglipImageProcessor(size=dict(height=16, width=16), image_seq_length=16, **HALF), tok)
 
 
 COLORS = dict(red=(220, 40, 30), green=(30, 200, 60), blue=(20, 60, 230), dark=(30, 30, 40), bright=(240, 240, 230))
@@ -104,13 +109,22 @@ def data(folder):
            dict(role="assistant", content=[dict(type="text", text="one bright square")]),
            dict(role="user", content=[dict(type="text", text="and this")]), dict(role="assistant", content=[dict(type="text", text="nothing")])]
     rows.append(dict(messages=two))
-    with open(folder / "data.jsonl", "w") as f:
-        for r in rows:
-            f.write(json.dumps(r) + "\n")
+    prompts = [dict(image=f"{i}.png", prompt="what color is this", completion=f"a {names[i]} square") for i in range(9)]
+    prompts.append(dict(images=["8.png", "9.png"], prompt="what are them", completion="one bright"))
+    for name, written in ("data.jsonl", rows), ("prompts.jsonl", prompts):
+        (folder / name).write_text("".join(json.dumps(r) + "\n" for r in written))
 
 
 def samples(folder, p):
     """The processor's inputs of each row, and which tokens are learned."""
+    if not p.chat_template:
+        for line in open(folder / "prompts.jsonl"):
+            row = json.loads(line)
+            images = [Image.open(folder / name) for name in row.get("images") or [row["image"]]]
+            inputs = p(text="<image>" * len(images) + row["prompt"], images=[images], suffix=row["completion"], return_tensors="pt")
+            inputs.pop("labels")
+            yield inputs, inputs["token_type_ids"]
+        return
     for line in open(folder / "data.jsonl"):
         messages = json.loads(line)["messages"]
         images = [Image.open(folder / c["path"]) for m in messages for c in m["content"] if c["type"] == "image"]
@@ -145,9 +159,12 @@ def losses(folder, m, p):
 
 def answer(folder, m, p):
     """The text that the model writes of an image."""
-    user = dict(role="user", content=[dict(type="image"), dict(type="text", text="what color is this")])
-    text = p.apply_chat_template([user], tokenize=False, add_generation_prompt=True)
-    inputs = p(text=text, images=[Image.open(folder / "4.png")], return_tensors="pt", add_special_tokens=False)
+    if not p.chat_template:
+        inputs = p(text="<image>what color is this", images=[Image.open(folder / "4.png")], return_tensors="pt")
+    else:
+        user = dict(role="user", content=[dict(type="image"), dict(type="text", text="what color is this")])
+        text = p.apply_chat_template([user], tokenize=False, add_generation_prompt=True)
+        inputs = p(text=text, images=[Image.open(folder / "4.png")], return_tensors="pt", add_special_tokens=False)
     n = inputs["input_ids"].shape[1]
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     ids = m.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=p.tokenizer.eos_token_id, pad_token_id=0)[0, n:]
@@ -166,7 +183,7 @@ def make(folder):
         p.save_pretrained(folder / name)
         m = type(m).from_pretrained(folder / name, dtype=torch.float64)  # the frequencies of ropes anew
         loss, rows = losses(folder, m.eval(), p)
-        out = dict(loss=loss, samples=rows, answer=answer(folder, m, p))
+        out = dict(data="data.jsonl" if p.chat_template else "prompts.jsonl", loss=loss, samples=rows, answer=answer(folder, m, p))
         (folder / name / "golden.json").write_text(json.dumps(out))
         print(name, loss)
 
