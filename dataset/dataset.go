@@ -382,9 +382,6 @@ func (s *Set) pack(list []sample) (transformer.Batch, error) {
 		if err != nil {
 			return transformer.Batch{}, err
 		}
-		if span, has := s.prefix(x, tokens, len(b.Tokens)); has {
-			b.Spans = append(b.Spans, span)
-		}
 		at := func(i int) int32 { return int32(binary.LittleEndian.Uint32(tokens[tokenBytes*i:])) }
 		for _, text := range x.texts() {
 			for i := text[0]; i < text[1]-1; i++ {

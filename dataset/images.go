@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -423,18 +422,6 @@ func (r *reader) labelPrompt(c content, pictures []picture) ([]int32, error) {
 		return nil, err
 	}
 	return append(ids, answer...), r.checkRows(ids, pictures)
-}
-
-// prefix returns the range of tokens, from some on, that a model sees as a prefix: of a sample with images up to what is learned first.
-func (s *Set) prefix(x sample, stored []byte, from int) (span [2]int, has bool) {
-	if x.images[0] == x.images[1] || !s.options.Images.Processor.WholePrompt() {
-		return span, false
-	}
-	n := 0
-	for n < int(x.n) && int32(binary.LittleEndian.Uint32(stored[tokenBytes*n:])) < 0 {
-		n++
-	}
-	return [2]int{from, from + n}, true
 }
 
 func layoutsOf(pictures []picture) []vision.Layout {

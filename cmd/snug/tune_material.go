@@ -236,12 +236,6 @@ func splitBatch(whole dataset.Batch) (a, b dataset.Batch, ok bool) {
 	if whole.Images != nil {
 		first.Images, second.Images = whole.Images[:at], whole.Images[at:]
 	}
-	if i, _ := slices.BinarySearchFunc(whole.Spans, cut, func(span [2]int, at int) int { return span[0] - at }); whole.Spans != nil {
-		first.Spans, second.Spans = whole.Spans[:i], nil
-		for _, span := range whole.Spans[i:] {
-			second.Spans = append(second.Spans, [2]int{span[0] - cut, span[1] - cut})
-		}
-	}
 	first.Tokens, first.Labels, first.Starts = whole.Tokens[:cut], whole.Labels[:cut], whole.Starts[:at+1]
 	second.Tokens, second.Labels, second.Starts, second.Draw = whole.Tokens[cut:], whole.Labels[cut:], nil, whole.Draw+uint64(n/2)
 	for _, start := range whole.Starts[at:] {

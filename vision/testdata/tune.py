@@ -1,7 +1,7 @@
 """Makes the folder tune: small models of images and text as transformers saves them, with their processors, data that has images, and
 what transformers computes of it.
 
-Python 3.13, transformers 5.24.0, torch 2.15.0, tokenizers, pillow, safetensors:
+Python 3.13, transformers 5.24.0, torch 2.15.0, torchvision, tokenizers, pillow, safetensors, num2words, peft:
 
     python vision/testdata/tune.py [DIR]                # makes the folder, or DIR
     python vision/testdata/tune.py adapter MODEL DIR    # PEFT loads what snug tune wrote to DIR, and prints the loss of the data
@@ -76,6 +76,14 @@ def families():
     yield "qwen2_5_vl", t.Qwen2_5_VLForConditionalGeneration(t.Qwen2_5_VLConfig(
         text_config=text, vision_config=dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=2, spatial_merge_size=2,
                                              temporal_patch_size=2, window_size=8, fullatt_block_indexes=[1], out_hidden_size=16), **ids)), processor
+    tiles = [f"<row_{i}_col_{j}>" for i in range(1, 3) for j in range(1, 3)]
+    tok = tokenizer({"image_token": "<image>", "fake_image_token": "<fake_token_around_image>", "global_image_token": "<global-img>"}, TURNS.replace("IMAGE", "<image>"))
+    tok.add_tokens(tiles + ["<end_of_utterance>"], special_tokens=True)
+    yield "smolvlm", t.SmolVLMForConditionalGeneration(t.SmolVLMConfig(
+        text_config=dict(TEXT, model_type="llama", vocab_size=len(tok), tie_word_embeddings=False), scale_factor=2, image_token_id=tok.convert_tokens_to_ids("<image>"),
+        vision_config=dict(TOWER, model_type="smolvlm_vision", image_size=16), pad_token_id=0)), t.SmolVLMProcessor(
+            t.SmolVLMImageProcessor(size=dict(longest_edge=32), max_image_size=dict(longest_edge=16), **HALF), tok,
+            t.SmolVLMVideoProcessor(size=dict(longest_edge=32), max_image_size=dict(longest_edge=16)), image_seq_len=4, chat_template=TURNS.replace("IMAGE", "<image>"))
     tok = tokenizer({"image_token": "<image>"}, None)
     yield "paligemma", t.PaliGemmaForConditionalGeneration(t.PaliGemmaConfig(
         text_config=dict(TEXT, model_type="gemma", vocab_size=len(tok)), vision_config=dict(square, num_image_tokens=16), projection_dim=16,
