@@ -21,6 +21,9 @@ type selection struct {
 	gather func(dst, rows []float32)
 	// tiles returns how many an image has, each of the size of the tower's images; nil: one. The error wraps [snug.ErrShape].
 	tiles func(l Layout) (int, error)
+	// pack writes what the projector reads of an image from what it would read of its tiles, one after the other, and returns how many
+	// elements that are; nil: what it reads of the tiles.
+	pack  func(dst, tiles []float32, l Layout) int
 	reads int // elements that the projector reads for a tile
 }
 
@@ -78,6 +81,7 @@ type squares struct {
 	*Tower
 	selection
 	rows []float32 // of the tower, for all tiles of a call
+	read []float32 // what the projector would read of the tiles of an image
 }
 
 func openSquares(w *modelFamily, c TowerConfig, s selection, file *amp.Weights, o layers.Options) (imageTower, error) {
@@ -133,13 +137,31 @@ func (t *squares) encode(ctx context.Context, out []float32, images []Pixels) er
 	if err := t.Features(ctx, t.rows, in); err != nil {
 		return err
 	}
-	for i := range tiles {
-		dst, rows := out[i*t.reads:][:t.reads], t.rows[i*each:][t.from*c.Width:each]
-		if t.gather == nil {
-			copy(dst, rows)
-		} else {
-			t.gather(dst, rows)
+	rows := t.rows
+	for _, x := range images {
+		n, err := t.of(x.Layout)
+		if err != nil {
+			return err
 		}
+		dst := out
+		if t.pack != nil {
+			t.read = grown(t.read, n*t.reads)
+			dst = t.read
+		}
+		for i := range n {
+			tile := dst[i*t.reads:][:t.reads]
+			if t.gather == nil {
+				copy(tile, rows[t.from*c.Width:each])
+			} else {
+				t.gather(tile, rows[t.from*c.Width:each])
+			}
+			rows = rows[each:]
+		}
+		used := n * t.reads
+		if t.pack != nil {
+			used = t.pack(out, t.read, x.Layout)
+		}
+		out = out[used:]
 	}
 	return nil
 }

@@ -99,14 +99,19 @@ var llavaNextPrompt = prompt{
 		if rows == 0 || columns == 0 {
 			return 0
 		}
-		if float64(from.width)/float64(from.height) > float64(columns)/float64(rows) {
-			rows -= (rows - scaled(from.height, columns, from.width)) / 2 * 2
-		} else {
-			columns -= (columns - scaled(from.width, rows, from.height)) / 2 * 2
-		}
+		above, left := unpadded(rows, columns, from)
+		rows, columns = rows-2*above, columns-2*left
 		return max(rows*columns+rows+high*wide+t.extra-t.drop, 0)
 	},
 	text: repeated,
+}
+
+// unpadded is unpad_image: how many rows above and below, and columns at each side, of patches see padding alone.
+func unpadded(rows, columns int, from size) (above, left int) {
+	if float64(from.width)/float64(from.height) > float64(columns)/float64(rows) {
+		return (rows - scaled(from.height, columns, from.width)) / 2, 0
+	}
+	return 0, (columns - scaled(from.width, rows, from.height)) / 2
 }
 
 // scaled returns n (to/of), cut to an integer after it was rounded to 7 digits.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/accum"
@@ -121,7 +122,7 @@ func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Option
 		if _, has := file.Tensor("model." + p.Name); has {
 			outer = "model."
 		}
-		p.Trains = trains == nil || trains(p.Name)
+		p.Trains = strings.HasPrefix(p.Name, w.projector) && (trains == nil || trains(p.Name))
 		err = checkTensor(file, outer+p.Name, p.Shape)
 		return err == nil
 	})
@@ -256,6 +257,9 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 	if err != nil {
 		return s, err
 	}
+	if m.announce != nil {
+		m.announce(layoutsOf(b))
+	}
 	rows := m.join.rows[:0]
 	var next, left int // the images before, and the placeholders that the last of them lacks
 	for i, token := range b.Text.Tokens {
@@ -366,6 +370,17 @@ func (m *Model) layouts(b Batch) (rows []int, err error) {
 		}
 	}
 	return rows, nil
+}
+
+// layoutsOf returns the layouts of a batch's images.
+func layoutsOf(b Batch) (list []Layout) {
+	for _, x := range b.Images {
+		list = append(list, x.Layout)
+	}
+	for _, f := range b.Features {
+		list = append(list, f.Layout)
+	}
+	return list
 }
 
 // beginsAt says whether a sequence of a batch begins with a token. The text refuses what is wrong with Sequences and Starts.

@@ -21,7 +21,7 @@ type modelFamily struct {
 	read func(c *connection, text []byte) error
 }
 
-var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idefics3Model, smolvlmModel, qwen25Model}
+var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idefics3Model, smolvlmModel, llavaNextModel, qwen25Model}
 
 // connection is how the rows of a tower become rows of a text.
 type connection struct {
@@ -34,10 +34,11 @@ type connection struct {
 	width    int   // of the text
 	token    int32 // the placeholder of a row of an image
 	// rows returns the rows of an image in the text. The error wraps [snug.ErrShape].
-	rows   func(l Layout) (int, error)
-	per    int // rows that the projector reads for one of them
-	reads  int // elements of such a row
-	layers func(prefix string) []layers.Layer
+	rows     func(l Layout) (int, error)
+	per      int // rows that the projector reads for one of them
+	reads    int // elements of such a row
+	layers   func(prefix string) []layers.Layer
+	announce func(images []Layout) // unless nil, it is told the images of a batch before the projector runs
 }
 
 // placeholder has the fields of config.json for the placeholder of a row of an image. As in transformers, the first goes before the other.

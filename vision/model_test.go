@@ -24,13 +24,17 @@ import (
 )
 
 // goldenModels are the folders of models.py.
-var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "idefics3", "smolvlm", "qwen2_5_vl"}
+var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "idefics3", "smolvlm", "llava_next", "qwen2_5_vl"}
 
 // goldenModel has what transformers computes for two sequences.
 type goldenModel struct {
-	Tokens  [][]int32
-	Grids   [][3]int // of the images; none: all are squares
-	Tiles   []int    // of the images; none: one each
+	Tokens [][]int32
+	Grids  [][3]int   // of the images; none: all are squares
+	Tiles  []int      // of the images; none: one each
+	Lines  []struct { // of the images of LLaVA-NeXT
+		Size          [2]int // height and width
+		Rows, Columns int    // of tiles
+	}
 	Logits  []float64
 	Written []struct { // behind the tokens, by generate, with the logits of the last token
 		Tokens []int32
@@ -71,6 +75,11 @@ func openGoldenModel(t *testing.T, name string, o vision.ModelOptions) (*vision.
 		l := vision.Layout{Shape: []int{1, c.Channels, c.Image, c.Image}}
 		if g.Tiles != nil {
 			l.Shape[0] = g.Tiles[i]
+		}
+		if g.Lines != nil {
+			of := g.Lines[i]
+			l.Rows, l.Columns, l.OriginalHeight, l.OriginalWidth = of.Rows, of.Columns, of.Size[0], of.Size[1]
+			l.Shape[0] = of.Rows*of.Columns + 1
 		}
 		x := vision.Pixels{Layout: l, Values: numbers(1000+i, l.Len())}
 		if g.Grids != nil {
@@ -317,7 +326,7 @@ func TestModelPrompts(t *testing.T) {
 			m, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
 			n := b.Text.Starts[1]
 			b = vision.Batch{Text: transformer.Batch{Tokens: b.Text.Tokens[:n]}, Images: b.Images[:2]}
-			g, err := m.Text.Generate(transformer.GenerateOptions{Context: 64, Chunk: 48})
+			g, err := m.Text.Generate(transformer.GenerateOptions{Context: 128, Chunk: 96})
 			require.NoError(t, err)
 			ctx := context.Background()
 			require.NoError(t, m.Prompt(ctx, g, b))
@@ -375,6 +384,21 @@ func TestModelTiles(t *testing.T) {
 	rows, err := m.Rows(b.Images[0].Layout)
 	require.NoError(t, err)
 	require.Equal(t, 3*4, rows)
+	next, _, lines := openGoldenModel(t, "llava_next", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	for name, change := range map[string]func(l *vision.Layout){
+		"no size": func(l *vision.Layout) { l.OriginalHeight = 0 }, "negative": func(l *vision.Layout) { l.OriginalWidth = -1 }, "other lines": func(l *vision.Layout) { l.OriginalHeight, l.OriginalWidth = 40, 10 },
+		"most": func(l *vision.Layout) { l.Rows, l.Columns = math.MaxInt, math.MaxInt }, "no tiles": func(l *vision.Layout) { l.Rows = 0 }, "others": func(l *vision.Layout) { l.Columns++ },
+		"many": func(l *vision.Layout) { l.Rows, l.Columns, l.Shape[0] = 1<<12, 1<<12, 1<<24+1 }, "none": func(l *vision.Layout) { *l = vision.Layout{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := lines
+			b.Images = slices.Clone(b.Images)
+			b.Images[0].Layout.Shape = slices.Clone(b.Images[0].Layout.Shape)
+			change(&b.Images[0].Layout)
+			_, err := next.Evaluate(context.Background(), b)
+			require.ErrorIs(t, err, snug.ErrShape)
+		})
+	}
 	for name, shape := range map[string][]int{
 		"none": nil, "no tiles": {0, 3, 16, 16}, "fewer": {2, 3, 16, 16}, "larger": {3, 3, 32, 16}, "patches": {48, 48}, "most": {math.MaxInt, 3, 16, 16}, "negative": {-3, 3, 16, 16},
 	} {
@@ -386,6 +410,35 @@ func TestModelTiles(t *testing.T) {
 			require.ErrorIs(t, err, snug.ErrShape)
 		})
 	}
+}
+
+// TestModelLines: the rows of an image of LLaVA-NeXT are as many as its processor says, for images of all sizes.
+func TestModelLines(t *testing.T) {
+	dir := edited(t, "models/llava_next", nil)
+	for name, text := range map[string]string{
+		"preprocessor_config.json": `{"image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 13}, "crop_size": 13, "image_grid_pinpoints": [[13, 26], [26, 13], [26, 26], [13, 39]]}`,
+		"processor_config.json":    `{"processor_class": "LlavaNextProcessor", "patch_size": 4, "num_additional_image_tokens": 1, "vision_feature_select_strategy": "default"}`,
+		"tokenizer_config.json":    `{}`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666))
+	}
+	p, err := vision.OpenProcessor(dir)
+	require.NoError(t, err)
+	m, err := vision.OpenModel(dir, vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	require.NoError(t, err)
+	for width := 1; width < 90; width += 3 {
+		for height := 1; height < 90; height += 4 {
+			l, err := p.Layout(width, height)
+			require.NoError(t, err)
+			rows, err := m.Rows(l)
+			require.NoError(t, err)
+			require.Equal(t, l.Tokens, rows, "%d by %d", width, height)
+		}
+	}
+	x, err := p.Process(&vision.Image{Width: 40, Height: 10, Pix: make([]byte, 3*40*10)})
+	require.NoError(t, err)
+	b := vision.Batch{Text: transformer.Batch{Tokens: slices.Repeat([]int32{m.Token()}, x.Tokens)}, Images: []vision.Pixels{x}}
+	require.NoError(t, m.Logits(context.Background(), make([]float32, m.Text.Config().Vocab), b, nil))
 }
 
 // TestModelBadBatches: what does not fit is refused before anything is computed.

@@ -19,6 +19,8 @@ type Layout struct {
 	Rows, Columns int
 	// Height and Width are the pixels of the resized image: before it was split, padded or cut into patches, and after it was cropped.
 	Height, Width int
+	// OriginalHeight and OriginalWidth are the pixels of the image before all steps.
+	OriginalHeight, OriginalWidth int
 	// Tokens is how many tokens of the text stand for the image and get its features; 0 for a model without text.
 	Tokens int
 	// Bytes is the most that Process allocates for such an image, its values included.
@@ -143,7 +145,7 @@ func (p *plan) check(from size) error {
 // layout returns the layout of the values, without tokens.
 func (p *plan) layout(from size, f Filter) Layout {
 	n, each := p.tiles()
-	l := Layout{Shape: []int{n, 3, each.height, each.width}, Height: p.whole.height, Width: p.whole.width, Rows: p.rows, Columns: p.columns}
+	l := Layout{Shape: []int{n, 3, each.height, each.width}, Height: p.whole.height, Width: p.whole.width, OriginalHeight: from.height, OriginalWidth: from.width, Rows: p.rows, Columns: p.columns}
 	if p.patch > 0 {
 		l.Grid = [3]int{1, each.height / p.patch, each.width / p.patch}
 		l.Merge = p.merge

@@ -194,7 +194,7 @@ func TestModelRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name, folder, field, value, says string
 	}{
-		{"another model", "llava", "model_type", `"llava_next"`, "model_type"},
+		{"another model", "llava", "model_type", `"blip-2"`, "model_type"},
 		{"a model for a tower", "llava", "vision_config.model_type", `"clip"`, "model_type"},
 		{"several layers", "llava", "vision_feature_layer", `[-2, -1]`, "vision_feature_layer"},
 		{"a layer that is not there", "llava", "vision_feature_layer", `-9`, "vision_feature_layer"},
@@ -203,6 +203,9 @@ func TestModelRefuses(t *testing.T) {
 		{"more layers than there are", "llava", "vision_config.num_hidden_layers", `16777216`, "layers"},
 		{"a token that is not there", "llava", "image_token_index", `20`, "token"},
 		{"a class token", "gemma3", "vision_config.model_type", `"clip_vision_model"`, "model_type"},
+		{"a class token among lines", "llava_next", "vision_feature_select_strategy", `"full"`, "vision_feature_select_strategy"},
+		{"tiles in no squares", "smolvlm", "scale_factor", `3`, "scale_factor"},
+		{"no scale", "idefics3", "scale_factor", `0`, "scale_factor"},
 		{"patches in no squares", "gemma3", "mm_tokens_per_image", `5`, "mm_tokens_per_image"},
 		{"many patches", "gemma3", "mm_tokens_per_image", `9223372036854775807`, "mm_tokens_per_image"},
 		{"no patches", "gemma3", "mm_tokens_per_image", `0`, "mm_tokens_per_image"},

@@ -89,7 +89,7 @@ func modelTypes() (list []string) {
 
 // activations are the functions that config.json may name.
 var activations = map[string]layers.Activation{
-	"gelu": layers.GELU, "gelu_pytorch_tanh": layers.GELUTanh, "gelu_new": layers.GELUTanh, "quick_gelu": layers.QuickGELU,
+	"gelu": layers.GELU, "gelu_pytorch_tanh": layers.GELUTanh, "gelu_new": layers.GELUTanh, "gelu_fast": layers.GELUTanh, "quick_gelu": layers.QuickGELU,
 	"relu": layers.ReLU, "silu": layers.SiLU, "swish": layers.SiLU,
 }
 

@@ -22,6 +22,8 @@ import sys
 import torch
 import transformers
 
+from transformers.models.llava_next.modeling_llava_next import select_best_resolution
+
 from towers import SHAPE, numbers, spelled
 
 HERE = pathlib.Path(__file__).parent
@@ -55,10 +57,25 @@ def models():
     shape = dict(SHAPE, image_size=16)
     yield "idefics3", t.Idefics3ForConditionalGeneration(t.Idefics3Config(vision_config=shape, **tiles)), [[4] * 3, [4], [4] * 2]
     yield "smolvlm", t.SmolVLMForConditionalGeneration(t.SmolVLMConfig(vision_config=dict(shape, num_hidden_layers=1), **tiles)), [[4] * 3, [4], [4] * 2]
+    m = t.LlavaNextForConditionalGeneration(t.LlavaNextConfig(
+        text_config=dict(model_type="llama", **TEXT), vision_config=dict(model_type="clip_vision_model", **SHAPE), image_token_index=IMAGE,
+        image_grid_pinpoints=[[13, 26], [26, 13], [26, 26], [13, 39]]))
+    yield "llava_next", m, [lines(m, size) for size in ((10, 40), (40, 30), (26, 20))]
+
+
+def lines(m, size):
+    """An image of a height and a width for LLaVA-NeXT."""
+    best, side = select_best_resolution(size, m.config.image_grid_pinpoints), m.config.vision_config.image_size
+    rows, columns = best[0] // side, best[1] // side
+    x = torch.zeros(rows * columns + 1, 3, side, side)
+    n = m.model.get_image_features(x, torch.tensor([size])).pooler_output[0].shape[0]
+    return dict(size=size, rows=rows, columns=columns, tokens=n)
 
 
 def tokens_of(image):
-    """Of an image of so many tokens, of a grid of patches of which 4 are a token, or of a list of tiles with text between them."""
+    """Of an image of so many tokens, of a grid of patches of which 4 are a token, of a list of tiles with text between them, or of lines."""
+    if isinstance(image, dict):
+        return [IMAGE] * image["tokens"]
     if isinstance(image, list):
         return [t for n in image for t in [11] + [IMAGE] * n][1:]
     return [IMAGE] * (image if isinstance(image, int) else image[0] * image[1] * image[2] // 4)
@@ -85,6 +102,9 @@ def pixels(m, number, images, tokens):
     side = getattr(m.config.vision_config, "image_size", None)
     if isinstance(images[0], list):
         return dict(pixel_values=torch.cat([numbers(1000 + number + i, (1, len(tiles), 3, side, side)) for i, tiles in enumerate(images)], 1))
+    if isinstance(images[0], dict):
+        x = torch.cat([numbers(1000 + number + i, (of["rows"] * of["columns"] + 1, 3, side, side)) for i, of in enumerate(images)])
+        return dict(pixel_values=x, image_sizes=torch.tensor([of["size"] for of in images]))
     if isinstance(images[0], int):
         x = torch.stack([numbers(1000 + number + i, (3, side, side)) for i in range(len(images))])
         if m.config.model_type == "paligemma":
@@ -101,6 +121,8 @@ def golden(m, images):
         out["grids"] = images
     if isinstance(images[0], list):
         out["tiles"] = [len(tiles) for tiles in images]
+    if isinstance(images[0], dict):
+        out["lines"] = images
     targets = sum(t >= 0 for s in sequences(images) for t in labels(s))
     for tokens, at, n in zip(sequences(images), (0, 2), (2, 1)):
         more = pixels(m, at, images[at : at + n], tokens)
@@ -127,7 +149,7 @@ def make():
         m.to(torch.bfloat16).save_pretrained(folder)
         m = type(m).from_pretrained(folder, dtype=torch.float64)  # with the angles of the rope in float64
         out, names = golden(m, images), spelled(m, folder)
-        params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and "vision_model" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
+        params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and "vision_model" not in n and "image_newline" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
         out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
         (folder / "golden.json").write_text(json.dumps(out, indent=0))
 
