@@ -24,6 +24,7 @@ import (
 	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 	"github.com/snug-ml/snug/vision"
+	"github.com/snug-ml/snug/vision/segment"
 )
 
 var _ = []func(sample){
@@ -45,6 +46,7 @@ var _ = []func(sample){
 	sample.images0,
 	sample.images1,
 	sample.images2,
+	sample.images3,
 }
 
 func (s sample) frompytorch0() {
@@ -365,4 +367,26 @@ func (s sample) images2() {
 	check(m.Save("whole", 0))     // adapters merged; transformers loads it
 
 	_, _, _, _, _, _, _, _, _ = batch, ctx, err, labels, m, pixels, steps, tokens, trainer
+}
+
+func (s sample) images3() {
+	ctx, images, mask := s.ctx, s.images, s.mask
+
+	e, err := segment.OpenEncoder("sam-vit-base", layers.Options{})
+	check(err)
+	check(e.EncodeFile(ctx, "scan.safetensors", snug.F16, images[0])) // once for each image, 2 MiB
+	check(e.Close())                                                  // training goes on without it
+	features, err := segment.ReadFeatures("scan.safetensors")
+	check(err)
+	m, err := segment.Open("sam-vit-base", segment.Options{}) // the prompt encoder and the mask decoder
+	check(err)
+	trainer, err := train.New(m, train.Options{StateBits: 8, Schedule: train.Constant(1e-4)})
+	check(err)
+	item := segment.Item{Features: features, Target: mask} // a mask of the image, in any size
+	item.Prompt.Box = &segment.Box{Left: 100, Top: 80, Right: 400, Bottom: 300}
+	_, err = trainer.Train(ctx, [][]segment.Item{{item, item}}) // focal, Dice and IoU losses
+	check(err)
+	check(m.Save("tuned")) // SamModel.from_pretrained loads it
+
+	_, _, _, _, _, _, _, _, _ = ctx, e, err, features, images, item, m, mask, trainer
 }

@@ -49,6 +49,7 @@ type sample struct {
 	labels, tokens                                                                         []int32
 	images                                                                                 [][]float32
 	pixels                                                                                 []vision.Pixels
+	mask                                                                                   []float32
 
 	backward func(scale float32) error
 	step     func(clip float32) error

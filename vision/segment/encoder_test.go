@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/vision/segment"
 )
@@ -29,6 +31,7 @@ func numbers(number, n int) []float32 {
 // golden has what transformers computes.
 type golden struct {
 	Features [2]float64
+	Photo    [2]float64
 	Cases    map[string]struct {
 		Masks     [2]float64
 		Scores    []float64
@@ -76,4 +79,28 @@ func TestEncoderGolden(t *testing.T) {
 			like(t, readGolden(t, name).Features, encode(t, filepath.Join(folders, name), layers.Options{}), 3000, 1e-5, "features")
 		})
 	}
+}
+
+// TestFeatureFiles: features of a file are those of the encoder, rounded to its type.
+func TestFeatureFiles(t *testing.T) {
+	dir, path := filepath.Join(folders, "rel"), filepath.Join(t.TempDir(), "image.safetensors")
+	e, err := segment.OpenEncoder(dir, layers.Options{})
+	require.NoError(t, err)
+	want, image := make([]float32, e.Config().FeatureLen()), images(e.Config())[0]
+	require.NoError(t, e.Encode(context.Background(), want, [][]float32{image}))
+	for _, dt := range []snug.DType{snug.F32, snug.F16, snug.BF16} {
+		require.NoError(t, e.EncodeFile(context.Background(), path, dt, image))
+		v, err := segment.ReadFeatures(path)
+		require.NoError(t, err)
+		require.Equal(t, dt, v.DType())
+		got := make([]float32, v.Len())
+		require.NoError(t, amp.Cast(snug.ViewOf(got), v))
+		for i := range want {
+			require.InEpsilon(t, want[i], got[i], 1./128)
+		}
+	}
+	require.ErrorIs(t, e.EncodeFile(context.Background(), path, snug.DType(99), image), snug.ErrDType)
+	require.ErrorIs(t, e.EncodeFile(context.Background(), path, snug.F16, image[1:]), snug.ErrShape)
+	_, err = segment.ReadFeatures(filepath.Join(dir, "model.safetensors"))
+	require.ErrorIs(t, err, snug.ErrCorrupt)
 }

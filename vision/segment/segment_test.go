@@ -58,7 +58,8 @@ func (w sums) Into(name string) (snug.View, snug.Into, error) {
 // TestGolden: masks, scores, the loss and all gradients are those of transformers.
 func TestGolden(t *testing.T) {
 	for _, name := range []string{"rel", "plain"} {
-		for which, golden := range readGolden(t, name).Cases {
+		all := readGolden(t, name)
+		for which, golden := range all.Cases {
 			t.Run(name+" "+which, func(t *testing.T) {
 				items, several := batch(t, name, which)
 				m, err := segment.Open(filepath.Join(folders, name), segment.Options{Several: several})
@@ -67,6 +68,15 @@ func TestGolden(t *testing.T) {
 				masks, scores := make([]float32, 2*m.Masks()*1600), make([]float32, 2*m.Masks())
 				require.NoError(t, m.Predict(ctx, masks, scores, items))
 				like(t, golden.Masks, masks, 4000, 1e-5, "masks")
+				if c := m.Config(); which == "points" {
+					var photo []float32
+					for i := range 2 {
+						one, err := c.Photo(masks[i*1600:][:1600], segment.Size{Height: 40, Width: 31}, segment.Size{Height: 53, Width: 41})
+						require.NoError(t, err)
+						photo = append(photo, one...)
+					}
+					like(t, all.Photo, photo, 5000, 1e-5, "photo")
+				}
 				for i, v := range golden.Scores {
 					require.InDelta(t, v, scores[i], 1e-5)
 				}

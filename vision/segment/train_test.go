@@ -163,6 +163,14 @@ func TestRefuses(t *testing.T) {
 		_, err = m.Backprop(ctx, wrong, 1, sums{})
 		require.ErrorIs(t, err, c.target, name)
 	}
+	for _, size := range []segment.Size{{Height: 41, Width: 3}, {Height: 3, Width: math.MaxInt}, {}} {
+		_, err := m.Config().Photo(make([]float32, 1600), size, segment.Size{Height: 3, Width: 3})
+		require.ErrorIs(t, err, snug.ErrShape)
+	}
+	for _, size := range []segment.Size{{Height: -1, Width: 3}, {Height: 1 << 20, Width: math.MaxInt}, {}} {
+		_, err := m.Config().Photo(make([]float32, 1600), segment.Size{Height: 40, Width: 3}, size)
+		require.ErrorIs(t, err, snug.ErrShape)
+	}
 	_, err := m.Evaluate(ctx, nil)
 	require.ErrorIs(t, err, snug.ErrShape)
 	require.ErrorIs(t, m.Predict(ctx, nil, nil, items), snug.ErrShape)
@@ -228,5 +236,5 @@ func TestRefusesConfigs(t *testing.T) {
 func TestZero(t *testing.T) {
 	var none *segment.Model
 	var encoder *segment.Encoder
-	kerneltest.Zero(t, none, new(segment.Model), encoder, new(segment.Encoder), segment.Config{}, segment.Loss{}, segment.Item{}, segment.Prompt{}, segment.IoU, segment.ViTB, segment.Open, segment.OpenEncoder, segment.Create, segment.ReadConfig)
+	kerneltest.Zero(t, none, new(segment.Model), encoder, new(segment.Encoder), segment.Config{}, segment.Loss{}, segment.Item{}, segment.Prompt{}, segment.IoU, segment.ViTB, segment.Open, segment.OpenEncoder, segment.ReadFeatures, segment.Create, segment.ReadConfig)
 }

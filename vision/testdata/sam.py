@@ -5,7 +5,7 @@ Python 3.13, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
     python vision/testdata/sam.py              # makes the folder
     python vision/testdata/sam.py check DIR    # transformers loads what segment.Model.Save wrote
 
-sam/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: sums of the features of two images, and for each case of
+sam/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: sums of the features of two images, of masks of a photo, and for each case of
 prompts the scores, sums of the masks, the loss, and for each parameter that trains the norm of the loss's gradient and its product with
 numbers that the test makes too; in float64.
 
@@ -97,6 +97,9 @@ def golden(m, names):
         masks, scores, side = run(m, features, name)
         l = loss(masks, scores, target(side))
         l.backward()
+        if name == "points":
+            photo = transformers.SamImageProcessor(pad_size=dict(height=SIDE, width=SIDE)).post_process_masks([masks], [[53, 41]], [[40, 31]], binarize=False)
+            out["photo"] = sums(photo[0], 5000)
         out["cases"][name] = dict(masks=sums(masks, 4000), scores=scores.flatten().tolist(), loss=l.item(), gradients={
             n: sums(p.grad if p.grad is not None else torch.zeros_like(p), 2000 + i) for i, (n, p) in enumerate(params)})
     return out

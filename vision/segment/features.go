@@ -1,0 +1,62 @@
+package segment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
+)
+
+// featuresName is the tensor of a file of features.
+const featuresName = "features"
+
+// EncodeFile writes the features of an image to a safetensors file, as the tensor features of [Config.Rows, Encoder.Out] in a type of
+// floats, which replaces the file as a whole: a frozen encoder runs once for each image, and whatever has been written stays. Errors are
+// those of Encode and of [amp.SaveWeights], and wrap [snug.ErrDType].
+func (e *Encoder) EncodeFile(ctx context.Context, path string, dt snug.DType, image []float32) (err error) {
+	defer fault.Named(&err, "segment: EncodeFile")
+	name, is := map[snug.DType]string{snug.F32: "F32", snug.F16: "F16", snug.BF16: "BF16"}[dt]
+	if !is {
+		return fmt.Errorf("features in %v, want F32, F16 or BF16: %w", dt, snug.ErrDType)
+	}
+	c := e.Config()
+	out := make([]float32, c.FeatureLen())
+	if err := e.Encode(ctx, out, [][]float32{image}); err != nil {
+		return err
+	}
+	v, _, err := snug.MakeView(snug.CPU(), dt, len(out))
+	if err == nil {
+		err = amp.Cast(v, out)
+	}
+	if err != nil {
+		return err
+	}
+	return amp.SaveWeights(path, func(yield func(amp.Tensor, snug.View) bool) {
+		yield(amp.Tensor{Name: featuresName, DType: name, Shape: []int{c.Rows(), c.Encoder.Out}}, v)
+	}, nil)
+}
+
+// ReadFeatures reads a file of [Encoder.EncodeFile], for [Item], in the type that it has. The error wraps [snug.ErrCorrupt] for another file,
+// or is that of the file system.
+func ReadFeatures(path string) (v snug.View, err error) {
+	defer fault.Named(&err, "segment: ReadFeatures")
+	if path == "" {
+		return v, fmt.Errorf("the file has no name: %w", snug.ErrConfig)
+	}
+	w, err := amp.OpenWeights(path)
+	if err != nil {
+		return v, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	t, has := w.Tensor(featuresName)
+	if dt := t.ElementType(); !has || dt != snug.F32 && dt != snug.F16 && dt != snug.BF16 {
+		return v, fmt.Errorf("%s has no features: %w", path, snug.ErrCorrupt)
+	}
+	if v, _, err = snug.MakeView(snug.CPU(), t.ElementType(), t.Len()); err == nil {
+		err = w.Load(featuresName, v)
+	}
+	return v, err
+}
