@@ -92,7 +92,7 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	r.Kind = RopeKind(get(p, "rope_type", string(RopeDefault)))
 	if f.std.sections && p.has("mrope_section") {
 		r.Sections = get(p, "mrope_section", r.Sections)
-		r.Spread = get(p, "mrope_interleaved", false)
+		r.Spread = get(p, "mrope_interleaved", false) || f.std.spread
 		if r.Kind == "mrope" { // in the first folders, which means default
 			r.Kind = RopeDefault
 		}

@@ -43,6 +43,7 @@ type defaults struct {
 	theta                             float64 // of the rope, 0: 10000
 	experts                           Experts
 	sections                          bool // models of images are made of its layers, whose rope has Sections
+	spread                            bool // these are spread, whatever mrope_interleaved is
 }
 
 // names are the names of parameters: of modules, without ".weight" and ".bias". Those of a layer lack its prefix. The name
@@ -89,7 +90,7 @@ type whole struct {
 	// prefixes says that its texts begin with tokens that see each other in both directions, whatever use_bidirectional_attention is, and
 	// that a window hides no token of them.
 	prefixes   bool
-	projectors []string // modules between images and text that are saved as a whole, if their names have several parts
+	projectors []string // what the names of modules between images and text begin with that are saved as a whole, if they have several parts
 }
 
 // families has each family by its name. Their files fill it; defaults are those of transformers 5.23.

@@ -144,9 +144,10 @@ func (m *Model) saveBeside() {
 // moduleBeside returns the part of the whole model that a parameter of Options.Beside is of.
 func (m *Model) moduleBeside(name string) string {
 	if w := wholes[m.whole]; w != nil {
-		for _, module := range w.projectors {
-			if strings.HasPrefix(name, module+".") {
-				return module
+		for _, outer := range w.projectors {
+			if rest, is := strings.CutPrefix(name, outer); is {
+				part, _, _ := strings.Cut(rest, ".")
+				return outer + part
 			}
 		}
 	}

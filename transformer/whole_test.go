@@ -34,6 +34,10 @@ func TestWholeFlat(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []int{152064, 8192, 80, 32768}, []int{standard.Vocab, standard.Dim, standard.Layers, standard.Context})
 	require.Equal(t, 1e-5, standard.NormEps)
+	third, err := parseConfig([]byte(`{"model_type":"qwen3_vl","text_config":{"rope_scaling":{"rope_type":"default","mrope_section":[24,20,20]}}}`))
+	require.NoError(t, err)
+	require.True(t, third.Rope.Spread && third.QKNorm) // whatever mrope_interleaved is
+	require.Equal(t, 500_000., third.Rope.Theta)
 	for _, bad := range []string{`"text_config":{"model_type":"qwen2"}`, `"text_config":3`, `"hidden_size":"x"`, `"rope_scaling":{"rope_type":"axial","mrope_section":[16,24,24]}`} {
 		_, err := parseConfig([]byte(`{"model_type":"qwen2_5_vl",` + bad + `}`))
 		require.ErrorIs(t, err, snug.ErrConfig, bad)

@@ -1,12 +1,14 @@
 package vision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/conv"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -20,9 +22,17 @@ type grid struct {
 	width  int // of a row
 	blocks int
 	rope   layers.Rope
-	// layers returns the layers, whose parameters have names behind a prefix. angles turn by the patches' places.
-	layers func(prefix string, angles *layers.Angles) []layers.Layer
+	// parts returns the layers in parts, of which each reads the rows of the one before. Parameters have names behind a prefix, and
+	// angles turn by the patches' places.
+	parts func(prefix string, angles *layers.Angles) [][]layers.Layer
+	reads []int // the parts whose rows the projector reads, in its order
+	// side, unless 0, is that of a table of learned positions, which are interpolated to the grid of an image and added to the rows of the
+	// first part. There are places rows in the table.
+	side, places int
 }
+
+// positionsName is the table's.
+const positionsName = "pos_embed.weight"
 
 // unit returns the patches of a square.
 func (g *grid) unit() int { return g.merge * g.merge }
@@ -47,9 +57,10 @@ func (g *grid) rows(l Layout) (int, error) {
 // gridTower computes rows of such images.
 type gridTower struct {
 	*grid
-	model  *layers.Model
-	angles *layers.Angles
-	x, y   []float32 // its input and output, for all images of a call
+	models    []*layers.Model // of the parts
+	angles    *layers.Angles
+	positions []float32
+	x, y      []float32 // of a part, for all images of a call
 }
 
 // open reads a tower whose tensors have a prefix, which may follow "model.".
@@ -61,28 +72,47 @@ func (g *grid) open(prefix string, file *amp.Weights, o layers.Options) (imageTo
 		}
 	}
 	t := &gridTower{grid: g, angles: layers.NewAngles(g.rope, o.Device)}
-	list, err := g.layers(prefix, t.angles), error(nil)
-	layers.Sequential(list).Params(func(p *layers.Param) bool {
-		err = checkTensor(file, outer+p.Name, p.Shape)
-		return err == nil
-	})
-	if err != nil {
-		return nil, err
+	parts, err := g.parts(prefix, t.angles), error(nil)
+	for _, list := range parts {
+		layers.Sequential(list).Params(func(p *layers.Param) bool {
+			err = cmp.Or(err, checkTensor(file, outer+p.Name, p.Shape))
+			return err == nil
+		})
 	}
-	if t.model, err = layers.NewModel(g.patch, layers.MSE{}, o, freeze(list, layers.MSE{}, func(string) bool { return false })...); err != nil {
-		return nil, err
+	if g.side > 0 {
+		err = cmp.Or(err, checkTensor(file, outer+prefix+positionsName, []int{g.places, g.width}))
 	}
-	err = file.LoadAll(func(yield func(string, snug.View) bool) {
-		for _, p := range t.model.Params() {
-			if !yield(outer+p.Name, p.Value) {
-				return
-			}
-		}
-	})
+	in := g.patch
+	for i := 0; i < len(parts) && err == nil; i++ {
+		var m *layers.Model
+		m, err = layers.NewModel(in, layers.MSE{}, o, freeze(parts[i], layers.MSE{}, func(string) bool { return false })...)
+		t.models, in = append(t.models, m), g.width
+	}
+	if err == nil {
+		err = t.load(file, outer, prefix)
+	}
 	if err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
+}
+
+// load reads the parameters, and the table of positions.
+func (t *gridTower) load(file *amp.Weights, outer, prefix string) error {
+	err := file.LoadAll(func(yield func(string, snug.View) bool) {
+		for _, m := range t.models {
+			for _, p := range m.Params() {
+				if !yield(outer+p.Name, p.Value) {
+					return
+				}
+			}
+		}
+	})
+	if err == nil && t.side > 0 {
+		t.positions = make([]float32, t.places*t.width)
+		err = file.Load(outer+prefix+positionsName, snug.ViewOf(t.positions))
+	}
+	return err
 }
 
 func hasTensor(w *amp.Weights, name string) bool {
@@ -91,7 +121,12 @@ func hasTensor(w *amp.Weights, name string) bool {
 }
 
 // Close implements imageTower.
-func (t *gridTower) Close() error { return errors.Join(t.model.Close(), t.angles.Close()) }
+func (t *gridTower) Close() (err error) {
+	for _, m := range t.models {
+		err = errors.Join(err, m.Close())
+	}
+	return errors.Join(err, t.angles.Close())
+}
 
 func (t *gridTower) check(x Pixels) error {
 	if want := int64(x.Grid[0]) * int64(x.Grid[1]) * int64(x.Grid[2]) * int64(t.patch); int64(len(x.Values)) != want {
@@ -109,23 +144,54 @@ func (t *gridTower) encode(ctx context.Context, out []float32, images []Pixels) 
 		p.add(x.Grid)
 	}
 	in, each := t.unit()*t.patch, t.unit()*t.width
-	t.x, t.y = grown(t.x, len(p.order)*in), grown(t.y, len(p.order)*each)
-	at := 0
-	for _, x := range images {
-		n := len(x.Values) / in
+	t.x = grown(t.x, len(p.order)*in)
+	p.eachImage(images, func(x Pixels, at, n int) {
 		for i, from := range p.order[at:][:n] {
 			copy(t.x[(at+i)*in:][:in], x.Values[(from-at)*in:])
 		}
-		at += n
-	}
-	s := layers.Sample{X: t.x, Starts: p.starts, Parts: p.parts, Positions: p.positions[:]}
-	if err := t.model.Predict(ctx, t.y, s); err != nil {
-		return err
-	}
-	for i, to := range p.order {
-		copy(out[to*each:][:each], t.y[i*each:])
+	})
+	for i, m := range t.models {
+		t.y = grown(t.y, len(p.order)*each)
+		s := layers.Sample{X: t.x, Starts: p.starts, Parts: p.parts, Positions: p.positions[:]}
+		if err := m.Predict(ctx, t.y, s); err != nil {
+			return err
+		}
+		if i == 0 && t.side > 0 {
+			if err := t.addPositions(&p, images); err != nil {
+				return err
+			}
+		}
+		for group, part := range t.reads {
+			if part != i {
+				continue
+			}
+			p.eachImage(images, func(_ Pixels, at, n int) { // whose rows lie one group behind the other
+				first := at*len(t.reads) + group*n
+				for i, to := range p.order[at:][:n] {
+					copy(out[(first+to-at)*each:][:each], t.y[(at+i)*each:])
+				}
+			})
+		}
+		t.x, t.y = t.y, t.x
 	}
 	return nil
+}
+
+// addPositions adds the learned positions to the rows of images.
+func (t *gridTower) addPositions(p *placed, images []Pixels) (err error) {
+	p.eachImage(images, func(x Pixels, at, n int) {
+		rows, columns := x.Grid[1], x.Grid[2]
+		s := conv.ResizeShape{Batch: 1, Channels: t.width, Dims: 2, Size: [3]int{t.side, t.side}, Out: [3]int{rows, columns}, Interpolation: conv.Linear, AlignCorners: true, Layout: conv.ChannelsLast}
+		table := make([]float32, rows*columns*t.width)
+		err = cmp.Or(err, conv.Resize(table, t.positions[:t.side*t.side*t.width], s, make([]float32, s.WorkspaceLen())))
+		for i := at * t.unit(); i < (at+n)*t.unit(); i++ {
+			from := (int(p.positions[1][i])*columns + int(p.positions[2][i])) * t.width
+			for j, v := range table[from:][:t.width] {
+				t.y[i*t.width+j] += v
+			}
+		}
+	})
+	return err
 }
 
 // placed says where the squares of images are in the rows of a tower.
@@ -135,6 +201,16 @@ type placed struct {
 	starts    []int      // of frames, in rows of patches
 	parts     []int      // of windows
 	positions [3][]int32 // of each patch: 0, its row and its column
+}
+
+// eachImage calls do for each image, with its first square and how many it has.
+func (p *placed) eachImage(images []Pixels, do func(x Pixels, at, n int)) {
+	at := 0
+	for _, x := range images {
+		n := x.Grid[0] * x.Grid[1] * x.Grid[2] / p.unit()
+		do(x, at, n)
+		at += n
+	}
 }
 
 // add places an image.

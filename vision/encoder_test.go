@@ -17,7 +17,7 @@ import (
 // TestEncoderFeatures: a model without its encoder computes of features that an encoder computed, one image at a time, the bits that the
 // whole model computes of pixels.
 func TestEncoderFeatures(t *testing.T) {
-	for _, name := range []string{"llava", "gemma3", "smolvlm", "llava_next", "qwen2_5_vl"} {
+	for _, name := range []string{"llava", "gemma3", "smolvlm", "llava_next", "qwen2_5_vl", "qwen3_vl"} {
 		t.Run(name, func(t *testing.T) {
 			ctx, text := context.Background(), transformer.Options{DType: snug.F32}
 			whole, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: text})

@@ -62,6 +62,7 @@ type Model struct {
 	dtype  snug.DType
 	device *snug.Device
 	x      []float32 // what the projector reads
+	groups []float32 // the same, see grouped
 }
 
 // OpenModel opens a folder of a model of images and text that transformers wrote. The error wraps [snug.ErrConfig] for a model that is
@@ -236,8 +237,8 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 		return s, fmt.Errorf("the context is nil: %w", snug.ErrConfig)
 	case m == nil || m.projector == nil || len(m.projector.Params()) == 0:
 		return s, fmt.Errorf("a Model that OpenModel did not make, or is closed: %w", snug.ErrConfig)
-	case len(b.Text.Embeddings.Rows) > 0:
-		return s, fmt.Errorf("the batch has Embeddings of its own, want images: %w", snug.ErrConfig)
+	case len(b.Text.Embeddings.Rows) > 0 || len(b.Text.Added) > 0:
+		return s, fmt.Errorf("the batch has Embeddings or Added of its own, want images: %w", snug.ErrConfig)
 	}
 	if m.spans && len(b.Text.Spans) > 0 {
 		return s, fmt.Errorf("the batch has Spans of its own, want those of its images: %w", snug.ErrConfig)
@@ -313,18 +314,29 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 			x = x[f.Values.Len():]
 		}
 	}
-	return layers.Sample{X: m.x, Draw: b.Text.Draw}, err
+	return layers.Sample{X: m.grouped(images), Draw: b.Text.Draw}, err
+}
+
+// grouped returns what the projector reads, of which images have groups of so many rows each, with the rows of a group of all images one
+// behind the other.
+func (m *Model) grouped(images []int) []float32 {
+	if m.per == 1 || len(images) == 1 {
+		return m.x
+	}
+	m.groups = grown(m.groups, len(m.x))
+	from, before, total := m.x, 0, len(m.join.rows)
+	for _, n := range images {
+		for group := range m.per {
+			from = from[copy(m.groups[(group*total+before)*m.reads:][:n*m.reads], from):]
+		}
+		before += n
+	}
+	return m.groups
 }
 
 // place returns the positions in three axes of a batch, of whose sequences each begins at 0.
 func (m *Model) place(b Batch) ([][]int32, error) {
-	var images []Layout
-	for _, x := range b.Images {
-		images = append(images, x.Layout)
-	}
-	for _, f := range b.Features {
-		images = append(images, f.Layout)
-	}
+	images := layoutsOf(b)
 	tokens, all := b.Text.Tokens, make([][]int32, 3)
 	for lo := 0; lo < len(tokens); {
 		hi, runs := lo, 0 // of placeholders, which are images
@@ -489,7 +501,7 @@ func (m *Model) embedded(ctx context.Context, b Batch, do func(b transformer.Bat
 	if s.X == nil {
 		return do(m.join.batch)
 	}
-	values := make([]float32, len(m.join.rows)*m.width)
+	values := make([]float32, len(m.join.rows)*m.per*m.width)
 	if err := m.projector.Predict(ctx, values, s); err != nil {
 		return err
 	}
@@ -498,9 +510,10 @@ func (m *Model) embedded(ctx context.Context, b Batch, do func(b transformer.Bat
 		return err
 	}
 	if err = snug.Copy(v, snug.ViewOf(values)); err == nil {
-		text := m.join.batch
-		text.Embeddings = transformer.Embeddings{Rows: m.join.rows, Values: v}
-		err = do(text)
+		var text transformer.Batch
+		if text, err = m.join.with(v, snug.View{}); err == nil {
+			err = do(text)
+		}
 	}
 	return errors.Join(err, free())
 }
@@ -515,6 +528,27 @@ type join struct {
 }
 
 func (l *join) end() { l.batch, l.ctx = transformer.Batch{}, nil }
+
+// with returns the text with rows of the projector: those in place of its placeholders, and groups of them that are added to the outputs
+// of its first layers. The gradient may be empty.
+func (l *join) with(y, dy snug.View) (transformer.Batch, error) {
+	b, n := l.batch, len(l.rows)*l.width
+	for lo := 0; lo < y.Len(); lo += n {
+		e, err := transformer.Embeddings{Rows: l.rows}, error(nil)
+		if e.Values, err = y.Slice(lo, lo+n); err == nil && dy.Len() > 0 {
+			e.Grad, err = dy.Slice(lo, lo+n)
+		}
+		if err != nil {
+			return b, err
+		}
+		if lo == 0 {
+			b.Embeddings = e
+		} else {
+			b.Added = append(b.Added, e)
+		}
+	}
+	return b, nil
+}
 
 // Weight implements [layers.Loss].
 func (l *join) Weight(layers.Sample, int) float64 { return l.text.Weight(l.batch) }
@@ -532,10 +566,11 @@ func (l *join) Params(func(*layers.Param) bool) {}
 
 // Evaluate implements [layers.Loss].
 func (l *join) Evaluate(p *layers.Pass, y *layers.Tensor, _ layers.Sample) (loss fused.Loss) {
-	p.Do(func() (err error) {
-		b := l.batch
-		b.Embeddings = transformer.Embeddings{Rows: l.rows, Values: y.View}
-		loss, err = l.text.Evaluate(l.ctx, b)
+	p.Do(func() error {
+		b, err := l.with(y.View, snug.View{})
+		if err == nil {
+			loss, err = l.text.Evaluate(l.ctx, b)
+		}
 		return err
 	})
 	return loss
@@ -544,10 +579,11 @@ func (l *join) Evaluate(p *layers.Pass, y *layers.Tensor, _ layers.Sample) (loss
 // Backward implements [layers.Loss].
 func (l *join) Backward(p *layers.Pass, y *layers.Tensor, _ layers.Sample, scale float32) (dy *layers.Tensor, loss fused.Loss) {
 	dy = p.Get(l.width)
-	p.Do(func() (err error) {
-		b := l.batch
-		b.Embeddings = transformer.Embeddings{Rows: l.rows, Values: y.View, Grad: dy.View}
-		loss, err = l.text.Backprop(l.ctx, b, scale, p.Window)
+	p.Do(func() error {
+		b, err := l.with(y.View, dy.View)
+		if err == nil {
+			loss, err = l.text.Backprop(l.ctx, b, scale, p.Window)
+		}
 		return err
 	})
 	return dy, loss

@@ -21,7 +21,7 @@ type modelFamily struct {
 	read func(c *connection, text []byte) error
 }
 
-var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idefics3Model, smolvlmModel, llavaNextModel, qwen25Model}
+var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idefics3Model, smolvlmModel, llavaNextModel, qwen25Model, qwen3Model}
 
 // connection is how the rows of a tower become rows of a text.
 type connection struct {
@@ -35,7 +35,7 @@ type connection struct {
 	token    int32 // the placeholder of a row of an image
 	// rows returns the rows of an image in the text. The error wraps [snug.ErrShape].
 	rows     func(l Layout) (int, error)
-	per      int // rows that the projector reads for one of them
+	per      int // rows that the projector reads for one of them: groups behind each other, of which all but the first are added to layers of the text
 	reads    int // elements of such a row
 	layers   func(prefix string) []layers.Layer
 	announce func(images []Layout) // unless nil, it is told the images of a batch before the projector runs
@@ -89,6 +89,9 @@ func readConnection(dir string) (w *modelFamily, c connection, text *transformer
 	}
 	if c.axes && text.Rope.Sections == [3]int{} {
 		return nil, c, text, fmt.Errorf("%s: the rope of the text has no mrope_section: %w", configName, snug.ErrConfig)
+	}
+	if c.per-1 > text.Layers {
+		return nil, c, text, fmt.Errorf("%s: rows of images are added to %d layers, and the text has %d: %w", configName, c.per-1, text.Layers, snug.ErrConfig)
 	}
 	return w, c, text, nil
 }

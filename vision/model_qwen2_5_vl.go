@@ -36,7 +36,7 @@ var qwen25Model = &modelFamily{
 			return fmt.Errorf("vision_config: window_size is %d, want that of a square of %d patches of %d or more: %w", v.Window, v.Merge, v.Patch, snug.ErrConfig)
 		}
 		c.token, c.tower.Family = f.ID, "qwen2_5_vl"
-		g.layers = func(prefix string, angles *layers.Angles) []layers.Layer {
+		g.parts = func(prefix string, angles *layers.Angles) [][]layers.Layer {
 			list := []layers.Layer{v.embed(prefix+"patch_embed.proj", false)}
 			for i := range v.Layers {
 				at := fmt.Sprintf("%sblocks.%d.", prefix, i)
@@ -48,7 +48,7 @@ var qwen25Model = &modelFamily{
 				m.Down[0] = *layers.NewLinear(at+"mlp.down_proj", v.Hidden, v.Width, true)
 				list = append(list, a, m)
 			}
-			return list
+			return [][]layers.Layer{list}
 		}
 		c.layers = func(prefix string) []layers.Layer {
 			norm := layers.NewRMSNorm(prefix+"ln_q", v.Width)
@@ -97,7 +97,7 @@ func (v *gridFields) grid(c *connection) (*grid, error) {
 	if float64(v.Channels)*float64(v.Temporal)*float64(v.Patch)*float64(v.Patch) > most || float64(v.Merge)*float64(v.Merge)*float64(v.Width) > most {
 		return nil, fmt.Errorf("%d channels of %d frames of patches of %d pixels a side, and squares of %d of %d elements: want at most 2^24 elements a patch or square: %w", v.Channels, v.Temporal, v.Patch, v.Merge, v.Width, snug.ErrConfig)
 	}
-	g := &grid{patch: v.Channels * v.Temporal * v.Patch * v.Patch, merge: v.Merge, width: v.Width, blocks: v.Layers, rope: axialRope(theta, v.Width/v.Heads)}
+	g := &grid{patch: v.Channels * v.Temporal * v.Patch * v.Patch, merge: v.Merge, width: v.Width, blocks: v.Layers, reads: []int{0}, rope: axialRope(theta, v.Width/v.Heads)}
 	_, known := activations[v.Activation]
 	switch err := g.rope.Check(); {
 	case !known:

@@ -56,9 +56,22 @@ func TestModelGrids(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
+// TestModelDeepstack: the projector reads the last block too where its rows are added to the text, and it may read no other.
+func TestModelDeepstack(t *testing.T) {
+	_, golden, b := openGoldenModel(t, "qwen3_vl", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	require.Len(t, golden.Deep, 2)
+	for indexes, want := range golden.Deep {
+		m, err := vision.OpenModel(edited(t, "models/qwen3_vl", map[string]string{"vision_config.deepstack_visual_indexes": indexes}), vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+		require.NoError(t, err)
+		loss, err := m.Evaluate(context.Background(), b)
+		require.NoError(t, err)
+		require.InEpsilon(t, want, loss.Mean(), 5e-6, indexes)
+	}
+}
+
 // TestModelGridSequences: sequences of one length are those with Starts.
 func TestModelGridSequences(t *testing.T) {
-	m, _, golden := openGoldenModel(t, "qwen2_5_vl", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	m, _, golden := openGoldenModel(t, "qwen3_vl", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
 	one := slices.Concat([]int32{1}, slices.Repeat([]int32{m.Token()}, 6), []int32{8, 9})
 	b := vision.Batch{Text: transformer.Batch{Tokens: slices.Concat(one, one), Labels: slices.Repeat([]int32{3}, 18), Sequences: 2}}
 	b.Images = []vision.Pixels{golden.Images[0], golden.Images[0]}

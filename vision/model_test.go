@@ -24,7 +24,7 @@ import (
 )
 
 // goldenModels are the folders of models.py.
-var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "idefics3", "smolvlm", "llava_next", "qwen2_5_vl"}
+var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "idefics3", "smolvlm", "llava_next", "qwen2_5_vl", "qwen3_vl"}
 
 // goldenModel has what transformers computes for two sequences.
 type goldenModel struct {
@@ -40,6 +40,7 @@ type goldenModel struct {
 		Tokens []int32
 		Logits []float64
 	}
+	Deep      map[string]float64 // the loss where other blocks are added to the text
 	Loss      float64
 	Gradients map[string][2]float64
 }
@@ -135,14 +136,11 @@ func TestModelGolden(t *testing.T) {
 
 // inFolder returns the name in the folder of a parameter that trains.
 func (g *goldenModel) inFolder(name string) string {
-	body, of := strings.CutPrefix(name, "model.")
-	switch {
-	case g.Tiles != nil && of:
-		return "model.text_model." + body
-	case g.Tiles != nil && strings.HasPrefix(name, "connector."):
-		return "model." + name
-	case g.Tiles == nil && g.Grids == nil && !strings.HasPrefix(name, "multi_modal_projector."):
-		return "language_model." + name
+	body := strings.TrimPrefix(name, "model.")
+	for _, in := range []string{name, "model." + name, "language_model." + name, "model.language_model." + body, "model.text_model." + body} {
+		if _, has := g.Gradients[in]; has {
+			return in
+		}
 	}
 	return name
 }
@@ -166,7 +164,7 @@ func TestModelTunes(t *testing.T) {
 	options := vision.ModelOptions{Text: transformer.Options{
 		DType: snug.F32, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 4, Alpha: 8}, Seed: 2,
 	}}
-	for of, how := range map[string]train.Options{"llava": {}, "qwen2_5_vl": {Gradients: plan.InBackward, StateBits: 8}} {
+	for of, how := range map[string]train.Options{"llava": {}, "qwen2_5_vl": {Gradients: plan.InBackward, StateBits: 8}, "qwen3_vl": {Gradients: plan.InBackward}} {
 		t.Run(of, func(t *testing.T) {
 			m, _, b := openGoldenModel(t, of, options)
 			losses := tuneGolden(t, m, b, how)
@@ -227,7 +225,13 @@ func TestModelSaves(t *testing.T) {
 
 // TestModelWrites: what follows a prompt with images is what transformers' generate writes, also if the prompt comes in two parts.
 func TestModelWrites(t *testing.T) {
-	m, golden, b := openGoldenModel(t, "qwen2_5_vl", vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
+	for _, name := range []string{"qwen2_5_vl", "qwen3_vl"} {
+		t.Run(name, func(t *testing.T) { writes(t, name) })
+	}
+}
+
+func writes(t *testing.T, name string) {
+	m, golden, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
 	ctx := context.Background()
 	g, err := m.Text.Generate(transformer.GenerateOptions{Chunk: 5})
 	require.NoError(t, err)

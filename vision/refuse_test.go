@@ -225,6 +225,13 @@ func TestModelRefuses(t *testing.T) {
 		{"an activation without a gate", "qwen2_5_vl", "vision_config.hidden_act", `"relu"`, "Activation"},
 		{"rows of another width", "qwen2_5_vl", "vision_config.out_hidden_size", `32`, "out_hidden_size"},
 		{"one axis", "qwen2_5_vl", "text_config.rope_parameters", `{"rope_type": "default", "rope_theta": 10000.0}`, "mrope_section"},
+		{"places in no order", "qwen3_vl", "vision_config.deepstack_visual_indexes", `[2, 0]`, "deepstack_visual_indexes"},
+		{"a place behind the blocks", "qwen3_vl", "vision_config.deepstack_visual_indexes", `[0, 4]`, "deepstack_visual_indexes"},
+		{"a place before the blocks", "qwen3_vl", "vision_config.deepstack_visual_indexes", `[-1]`, "deepstack_visual_indexes"},
+		{"more mergers than there are", "qwen3_vl", "vision_config.deepstack_visual_indexes", `[0, 1, 2]`, "deepstack_merger_list.2"},
+		{"more mergers than layers", "qwen3_vl", "text_config.num_hidden_layers", `1`, "added to 2 layers"},
+		{"no positions", "qwen3_vl", "vision_config.num_position_embeddings", `0`, "num_position_embeddings"},
+		{"many positions", "qwen3_vl", "vision_config.num_position_embeddings", `9223372036854775807`, "num_position_embeddings"},
 		{"no placeholder", "qwen2_5_vl", "image_token_id", `-1`, "token"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -14,6 +14,7 @@ its product with numbers that the test makes too; in float64.
 adapter: SNUG_SAVE=DIR go test -run TestModelAdapterForPEFT ./vision writes the folders; saved: TestModelSaves does.
 """
 
+import copy
 import json
 import pathlib
 import shutil
@@ -61,6 +62,9 @@ def models():
         text_config=dict(model_type="llama", **TEXT), vision_config=dict(model_type="clip_vision_model", **SHAPE), image_token_index=IMAGE,
         image_grid_pinpoints=[[13, 26], [26, 13], [26, 26], [13, 39]]))
     yield "llava_next", m, [lines(m, size) for size in ((10, 40), (40, 30), (26, 20))]
+    text = dict(TEXT, num_hidden_layers=3, rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 1, 1], mrope_interleaved=True))
+    yield "qwen3_vl", t.Qwen3VLForConditionalGeneration(t.Qwen3VLConfig(
+        text_config=text, vision_config=dict(tower, depth=4, num_position_embeddings=16, deepstack_visual_indexes=[0, 2]), image_token_id=IMAGE)), grids
 
 
 def lines(m, size):
@@ -138,6 +142,13 @@ def golden(m, images):
     return dict(out, loss=total)
 
 
+def deep(m, folder, images, indexes):
+    """The loss where other blocks are added to the text."""
+    config = copy.deepcopy(m.config)
+    config.vision_config.deepstack_visual_indexes = indexes
+    return golden(type(m).from_pretrained(folder, config=config, dtype=torch.float64), images)["loss"]
+
+
 def make():
     shutil.rmtree(HERE / "models", ignore_errors=True)
     for at, (name, m, images) in enumerate(models()):
@@ -151,6 +162,8 @@ def make():
         out, names = golden(m, images), spelled(m, folder)
         params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and "vision_model" not in n and "image_newline" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
         out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
+        if name == "qwen3_vl":
+            out["deep"] = {str(at): deep(m, folder, images, at) for at in ([0, 3], [])}
         (folder / "golden.json").write_text(json.dumps(out, indent=0))
 
 
