@@ -3,6 +3,7 @@ package layers
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/conv"
@@ -10,20 +11,20 @@ import (
 )
 
 // Patches is the first layer of a vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929), for rows that are patches of images.
-// A sequence of the batch is an image. Its rows are the pixels of its patches, behind rows of zeros for a Class token and for each of
+// A sequence of the batch is an image. Its rows are the pixels of its patches, behind rows of zeros for each token of Class and each of
 // the Registers, and then these:
 //
-//	y = Class + Positions[0]             for a Class token
+//	y = Class[j] + Positions[j]          for token j of Class
 //	y = Registers[j]                     for register j
-//	y = Project·x + Positions[i]         for patch i, counted from 1 behind a Class token, otherwise from 0
+//	y = Project·x + Positions[i]         for patch i, counted behind the tokens of Class
 //
 // A convolution whose stride is its kernel is such a product: its weight [width, channels, height, width of a patch] has the elements
 // of a patch in the order in which they lie in an image with channels first. It keeps nothing but its output.
 type Patches struct {
 	Project   Linear
-	Class     *Param // [1, width], nil for none
-	Registers *Param // [registers, width]: rows without positions (Darcet et al. 2023, arXiv:2309.16588), nil for none
-	Positions *Param // [patches of an image and Class token, width]: every image of a batch has so many
+	Class     []*Param // of [1, width] each: a class token, and where there is one that of distillation; nil for none
+	Registers *Param   // [registers, width]: rows without positions (Darcet et al. 2023, arXiv:2309.16588), nil for none
+	Positions *Param   // [tokens of Class and patches of an image, width]: every image of a batch has so many
 	// Resize, unless nil, interpolates the Positions of patches to images of another size: Size is the grid of patches that Positions has,
 	// Out that of an image. Of the other fields Interpolation, AlignCorners and Antialias count. A step computes it once, with its
 	// gradient; backward steps hold the positions of an image once more, in float32.
@@ -35,14 +36,15 @@ type Patches struct {
 func NewPatches(name string, in, width, rows int, class bool) *Patches {
 	e := &Patches{Project: *NewLinear(name+".projection", in, width, true), Positions: newTable(name+".positions", rows, width)}
 	if class {
-		e.Class = newTable(name+".class", 1, width)
+		e.Class = []*Param{newTable(name+".class", 1, width)}
 	}
 	return e
 }
 
 // Width implements [Layer].
 func (e *Patches) Width(in int) (int, error) {
-	if e == nil || e.Positions == nil || e.Project.Out < 1 || e.Positions.Len() < 1 || e.Positions.Len()%e.Project.Out != 0 || e.Class != nil && e.Class.Len() != e.Project.Out || e.Registers != nil && (e.Registers.Len() < 1 || e.Registers.Len()%e.Project.Out != 0) {
+	if e == nil || e.Positions == nil || e.Project.Out < 1 || e.Positions.Len() < 1 || e.Positions.Len()%e.Project.Out != 0 || e.Registers != nil && (e.Registers.Len() < 1 || e.Registers.Len()%e.Project.Out != 0) ||
+		slices.ContainsFunc(e.Class, func(w *Param) bool { return w == nil || w.Len() != e.Project.Out }) || e.Positions.Len()/e.Project.Out <= len(e.Class) {
 		return 0, fmt.Errorf("layers: Patches without Project or Positions, or whose Positions, Class or Registers have other widths: %w", snug.ErrConfig)
 	}
 	if e.Resize != nil {
@@ -59,7 +61,7 @@ func (e *Patches) Width(in int) (int, error) {
 
 // Params implements [Layer].
 func (e *Patches) Params(yield func(*Param) bool) {
-	yieldAll(yield, []*Param{e.Class, e.Registers}, e.Project.list(), []*Param{e.Positions})
+	yieldAll(yield, e.Class, []*Param{e.Registers}, e.Project.list(), []*Param{e.Positions})
 }
 
 // untiled implements untiled.
@@ -79,9 +81,7 @@ func (k kinds) rows() int { return k.class + k.registers + k.patches }
 
 func (e *Patches) of() (k kinds) {
 	width := e.Project.Out
-	if e.Class != nil {
-		k.class = 1
-	}
+	k.class = len(e.Class)
 	if e.Registers != nil {
 		k.registers = e.Registers.Len() / width
 	}
@@ -140,8 +140,9 @@ func (e *Patches) fill(p *Pass, r parts) error {
 			return err
 		}
 	}
-	if e.Class != nil {
-		if err := fused.Add(r.class, class, e.Class.Value); err != nil {
+	for i, w := range e.Class {
+		width := e.Project.Out
+		if err := fused.Add(part(r.class, i*width, width), part(class, i*width, width), w.Value); err != nil {
 			return err
 		}
 	}
@@ -200,7 +201,7 @@ func (e *Patches) backward(p *Pass, x, dy *Tensor, first bool) *Tensor {
 	ofPatches := func(r parts) snug.View { return r.patches }
 	e.gradient(p, e.Positions, func(acc snug.View, into snug.Into) error {
 		class, patches := e.table(acc)
-		if err := e.sum(p, class, dy, ofClass, width, into, 0); err != nil || e.Resize == nil {
+		if err := e.sum(p, class, dy, ofClass, class.Len(), into, 0); err != nil || e.Resize == nil {
 			return cmp.Or(err, e.sum(p, patches, dy, ofPatches, patches.Len(), into, 0))
 		}
 		s := e.resize()
@@ -214,7 +215,11 @@ func (e *Patches) backward(p *Pass, x, dy *Tensor, first bool) *Tensor {
 		}
 		return conv.ResizeBackward(patches, sum, s, into, ws)
 	})
-	e.gradient(p, e.Class, func(acc snug.View, into snug.Into) error { return e.sum(p, acc, dy, ofClass, width, into, 0) })
+	for i, w := range e.Class {
+		e.gradient(p, w, func(acc snug.View, into snug.Into) error {
+			return e.sum(p, acc, dy, func(r parts) snug.View { return part(r.class, i*width, width) }, width, into, 0)
+		})
+	}
 	e.gradient(p, e.Registers, func(acc snug.View, into snug.Into) error {
 		return e.sum(p, acc, dy, func(r parts) snug.View { return r.registers }, acc.Len(), into, 0)
 	})

@@ -31,9 +31,12 @@ func TestPatches(t *testing.T) {
 	for name, of := range map[string]struct {
 		class, registers int
 		resize           *conv.ResizeShape
-	}{"with a class token": {class: 1}, "without": {}, "registers": {class: 1, registers: 2}, "another size": {class: 1, registers: 1, resize: &grid}, "another size alone": {resize: &grid}} {
+	}{"with a class token": {class: 1}, "with two tokens": {class: 2}, "without": {}, "registers": {class: 1, registers: 2}, "another size": {class: 1, registers: 1, resize: &grid}, "another size alone": {resize: &grid}} {
 		t.Run(name, func(t *testing.T) {
-			e := layers.NewPatches("e", in, width, 6+of.class, of.class == 1)
+			e := layers.NewPatches("e", in, width, 6+of.class, of.class > 0)
+			if of.class == 2 {
+				e.Class = append(e.Class, &layers.Param{Name: "e.second", Shape: []int{1, width}, Trains: true})
+			}
 			patches := 6
 			if of.registers > 0 {
 				e.Registers = &layers.Param{Name: "e.registers", Shape: []int{of.registers, width}, Trains: true}
@@ -59,6 +62,9 @@ func TestPatches(t *testing.T) {
 			for i := range images {
 				clear(x[i*rows*in:][:zeros*in])
 			}
+			if of.class == 2 {
+				copy(e.Class[1].Value.Float32s(), patchNumbers(width))
+			}
 			if of.registers > 0 {
 				copy(e.Registers.Value.Float32s(), patchNumbers(of.registers*width))
 			}
@@ -70,7 +76,7 @@ func TestPatches(t *testing.T) {
 					want := 0.
 					switch at := r % rows; {
 					case at < of.class:
-						want = float64(positions[j]) + float64(e.Class.Value.Float32s()[j])
+						want = float64(positions[at*width+j]) + float64(e.Class[at].Value.Float32s()[j])
 					case at < zeros:
 						want = float64(e.Registers.Value.Float32s()[(at-of.class)*width+j])
 					default:

@@ -15,7 +15,7 @@
 //
 // # Towers
 //
-// A [Tower] is a vision transformer: ViT, CLIP, SigLIP or DINOv2. It opens the folders of transformers, tells classes apart or gives rows, trains
+// A [Tower] is a vision transformer: ViT, DeiT, CLIP, SigLIP or DINOv2. It opens the folders of transformers, tells classes apart or gives rows, trains
 // as every layers.Model, and is saved so that transformers loads it:
 //
 //	t, err := vision.OpenTower("vit-base-patch16-224", vision.TowerOptions{Labels: []string{"cat", "dog"}}) // with a new head

@@ -55,7 +55,7 @@ func TestTowerRefuses(t *testing.T) {
 		is                         error
 		says                       string
 	}{
-		{"another model", "vit", "model_type", `"deit"`, snug.ErrConfig, "model_type"},
+		{"another model", "vit", "model_type", `"beit"`, snug.ErrConfig, "model_type"},
 		{"no model", "vit", "model_type", ``, snug.ErrConfig, "model_type"},
 		{"an image that is no square", "vit", "image_size", `[8, 12]`, snug.ErrConfig, "image_size"},
 		{"no MLP", "dinov2", "mlp_ratio", `0`, snug.ErrConfig, "mlp_ratio"},

@@ -149,10 +149,13 @@ func (f *towerFamily) layers(c *TowerConfig, prefix string, norms bool) (list []
 		e.Project.Bias = nil
 	}
 	if f.class {
-		if e.Class.Name = prefix + n.class; f.batched {
-			e.Class.Shape = []int{1, 1, c.Width}
-		} else {
-			e.Class.Shape = []int{c.Width}
+		shape := []int{c.Width}
+		if f.batched {
+			shape = []int{1, 1, c.Width}
+		}
+		e.Class[0].Name, e.Class[0].Shape = prefix+n.class, shape
+		if n.distillation != "" {
+			e.Class = append(e.Class, &layers.Param{Name: prefix + n.distillation, Shape: shape, Trains: true})
 		}
 	}
 	if f.batched {

@@ -15,7 +15,7 @@ import (
 
 // TowerConfig says what a vision transformer computes. Fields that it does not have are those of the family.
 type TowerConfig struct {
-	Family     string  // model_type of the model for classification: vit, clip, siglip, dinov2 or dinov2_with_registers; idefics3_vision or smolvlm_vision
+	Family     string  // model_type of the model for classification: vit, deit, clip, siglip, dinov2 or dinov2_with_registers; idefics3_vision or smolvlm_vision
 	Image      int     // pixels of the side of an image
 	Positions  int     // of the images that the table of positions is of, which is interpolated to Image; 0: Image
 	Patch      int     // pixels of the side of a patch; a rest of the image that is smaller is not seen
@@ -33,7 +33,7 @@ type TowerConfig struct {
 	// Labels are the classes that the head tells apart; without them the model is a tower, whose output are its rows.
 }
 
-// Rows returns the rows of an image: its patches, its registers, and one for the class token of a family that has it.
+// Rows returns the rows of an image: its patches, its registers, and one for each class token of a family that has them.
 func (c TowerConfig) Rows() int {
 	if c.Patch < 1 || c.Image < c.Patch {
 		return 0
@@ -44,10 +44,14 @@ func (c TowerConfig) Rows() int {
 
 // class returns the rows of class tokens.
 func (c *TowerConfig) class() int {
-	if f, _ := byType(c.Family); f != nil && f.class {
-		return 1
+	f, _ := byType(c.Family)
+	switch {
+	case f == nil || !f.class:
+		return 0
+	case f.spellings[0].distillation != "":
+		return 2
 	}
-	return 0
+	return 1
 }
 
 // see sets the side of images, unless 0, whose positions are then interpolated.

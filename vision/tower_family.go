@@ -40,7 +40,7 @@ type towerFamily struct {
 // names are the tensors of a tower, without .weight and .bias where they have both.
 type names struct {
 	class, positions, patch string
-	registers               string // empty for none
+	registers, distillation string // empty for none
 	before                  string // the norm before the first block, empty for none
 	block                   string // with the number of a block
 	norm1, q, k, v, out     string
@@ -52,7 +52,7 @@ type names struct {
 	mask                    string    // the row of masked patches in pretraining, which is kept and not used; empty for none
 }
 
-var towerFamilies = []*towerFamily{vitTower, clipTower, siglipTower, dinov2Tower, dinov2RegistersTower, idefics3Tower, smolvlmTower}
+var towerFamilies = []*towerFamily{vitTower, deitTower, clipTower, siglipTower, dinov2Tower, dinov2RegistersTower, idefics3Tower, smolvlmTower}
 
 // byType returns the family of a model_type, and whether it is that of a tower alone.
 func byType(name string) (f *towerFamily, alone bool) {

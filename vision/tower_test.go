@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/remat"
 	"github.com/snug-ml/snug/train"
@@ -87,7 +88,7 @@ func features(t *testing.T, m *vision.Tower, s layers.Sample) []float32 {
 func TestTowerGolden(t *testing.T) {
 	folders, err := os.ReadDir("testdata/towers")
 	require.NoError(t, err)
-	require.Len(t, folders, 13)
+	require.Len(t, folders, 14)
 	for _, f := range folders {
 		t.Run(f.Name(), func(t *testing.T) {
 			golden := readTowerGolden(t, strings.TrimSuffix(f.Name(), "-v5"))
@@ -175,7 +176,7 @@ func TestTowerSaves(t *testing.T) {
 			list = list[:len(list)-1]
 		}
 	}
-	for _, towerFamily := range []string{"vit", "clip", "siglip", "dinov2", "dinov2_with_registers", "idefics3_vision"} {
+	for _, towerFamily := range []string{"vit", "deit", "clip", "siglip", "dinov2", "dinov2_with_registers", "idefics3_vision"} {
 		for _, labels := range [][]string{nil, {"a", "b"}} {
 			c := shape
 			if labels != nil && towerFamily == "idefics3_vision" {
@@ -253,6 +254,37 @@ func crossEntropy(logits []float32, labels []int32) (mean float64) {
 		mean += (math.Log(sum) - float64(logits[i*classes+int(label)])) / float64(len(labels))
 	}
 	return mean
+}
+
+// TestTowerOfATeacher: a DeiT with two heads opens as a tower, or with a new head.
+func TestTowerOfATeacher(t *testing.T) {
+	dir := edited(t, "towers/deit", map[string]string{"architectures": `["DeiTForImageClassificationWithTeacher"]`})
+	w, err := amp.OpenWeights("testdata/towers/deit")
+	require.NoError(t, err)
+	require.NoError(t, amp.SaveShards(dir, 0, func(yield func(amp.Tensor, snug.View) bool) {
+		for _, info := range w.Tensors() {
+			v, _, err := snug.MakeView(snug.CPU(), info.ElementType(), info.Len())
+			require.NoError(t, err)
+			require.NoError(t, w.Load(info.Name, v))
+			names := []string{info.Name}
+			if part, is := strings.CutPrefix(info.Name, "classifier."); is {
+				names = []string{"cls_classifier." + part, "distillation_classifier." + part}
+			}
+			for _, info.Name = range names {
+				if !yield(info, v) {
+					return
+				}
+			}
+		}
+	}, nil))
+	require.NoError(t, w.Close())
+	m, err := vision.OpenTower(dir, vision.TowerOptions{})
+	require.NoError(t, err)
+	require.Empty(t, m.Config().Labels)
+	near(t, readTowerGolden(t, "deit").Rows, features(t, m, goldenSample(t, m)), 2e-6)
+	m, err = vision.OpenTower(dir, vision.TowerOptions{Labels: []string{"a", "b"}})
+	require.NoError(t, err)
+	require.NoError(t, m.Save(t.TempDir()))
 }
 
 // TestTowerTrains: a head on a frozen tower learns, and nothing else changes.

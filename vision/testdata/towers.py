@@ -55,6 +55,7 @@ def models():
         t.Dinov2WithRegistersConfig(**DINO, num_register_tokens=2, use_swiglu_ffn=True, id2label=CLASSES))
     yield "dinov2-tower", t.Dinov2Model(t.Dinov2Config(**dict(DINO, image_size=SIDE), use_swiglu_ffn=True, qkv_bias=False))
     yield "smolvlm-tower", SmolVLMVisionTransformer(SmolVLMVisionConfig(**SHAPE))
+    yield "deit", t.DeiTForImageClassification(t.DeiTConfig(**SHAPE, id2label=CLASSES))
 
 
 def side(m, folder):
