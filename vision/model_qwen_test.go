@@ -12,6 +12,8 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/train"
 	"github.com/snug-ml/snug/transformer"
 	"github.com/snug-ml/snug/vision"
 )
@@ -66,6 +68,32 @@ func TestModelDeepstack(t *testing.T) {
 		loss, err := m.Evaluate(context.Background(), b)
 		require.NoError(t, err)
 		require.InEpsilon(t, want, loss.Mean(), 5e-6, indexes)
+	}
+}
+
+// TestModelDevices: devices compute the logits, and the losses of two steps of training.
+func TestModelDevices(t *testing.T) {
+	for _, name := range []string{"qwen2_5_vl", "qwen3_vl"} {
+		var want []float32
+		for _, backend := range kerneltest.Backends(t) {
+			t.Run(name+", "+backend.Name, func(t *testing.T) {
+				m, _, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.BF16, Device: backend.Dev}})
+				have := make([]float32, 2*20)
+				require.NoError(t, m.Logits(t.Context(), have, b, nil))
+				tr, err := train.New(m, train.Options{Schedule: train.Constant(1e-3), Seed: 1})
+				require.NoError(t, err)
+				for range 3 {
+					r, err := tr.Train(t.Context(), []vision.Batch{b})
+					require.NoError(t, err)
+					have = append(have, float32(r.Loss))
+				}
+				if want == nil {
+					want = have
+				}
+				near(t, float64s(want), have, 0.01)
+				require.NoError(t, m.Close())
+			})
+		}
 	}
 }
 
