@@ -28,7 +28,7 @@
 // # Models of images and text
 //
 // A [Model] has a frozen tower, a projector and a text model of package transformer, with all that this has: LLaVA and LLaVA-NeXT (also on
-// Mistral), Gemma 3, PaliGemma (also on Gemma 2), Idefics3, SmolVLM, and Qwen2.5-VL and the dense Qwen3-VL with images of any size.
+// Mistral), Gemma 3, PaliGemma (also on Gemma 2), Idefics3, SmolVLM, and Qwen2-VL, Qwen2.5-VL and the dense Qwen3-VL with images of any size.
 // Adapters of the text and the projector train, and PEFT loads what [Model.SaveAdapter] writes.
 //
 // # Which arithmetic

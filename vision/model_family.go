@@ -21,7 +21,7 @@ type modelFamily struct {
 	read func(c *connection, text []byte) error
 }
 
-var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idefics3Model, smolvlmModel, llavaNextModel, qwen25Model, qwen3Model}
+var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idefics3Model, smolvlmModel, llavaNextModel, qwen2Model, qwen25Model, qwen3Model}
 
 // connection is how the rows of a tower become rows of a text.
 type connection struct {

@@ -41,11 +41,6 @@ var qwen3Model = &modelFamily{
 		}
 		c.token, c.tower.Family, c.per = f.ID, "qwen3_vl", 1+len(v.Deep)
 		g.side, g.places = int(math.Sqrt(float64(v.Places))), v.Places
-		norm := func(name string, width int) *layers.Norm {
-			n := layers.NewLayerNorm(name, width)
-			n.Eps = 1e-6
-			return n
-		}
 		g.reads = make([]int, c.per)
 		for i := range v.Deep {
 			g.reads[1+i] = 1 + i
@@ -59,14 +54,7 @@ var qwen3Model = &modelFamily{
 			for _, to := range append(v.Deep[:len(v.Deep):len(v.Deep)], v.Layers-1) {
 				var list []layers.Layer
 				for ; from <= to; from++ {
-					at := fmt.Sprintf("%sblocks.%d.", prefix, from)
-					a := v.attention(at, angles)
-					a.Norm = *norm(at+"norm1", v.Width)
-					m := layers.NewMLP(at, v.Width, v.Hidden, activations[v.Activation], false)
-					up := layers.NewLinear(at+"mlp.linear_fc1", v.Width, v.Hidden, true)
-					m.Norm, m.Bias, up.Bias = *norm(at+"norm2", v.Width), up.Bias, nil
-					m.In[0], m.Down[0] = *up, *layers.NewLinear(at+"mlp.linear_fc2", v.Hidden, v.Width, true)
-					list = append(list, a, m)
+					list = append(list, v.block(fmt.Sprintf("%sblocks.%d.", prefix, from), "mlp.linear_fc1", "mlp.linear_fc2", angles)...)
 				}
 				if list != nil {
 					parts = append(parts, list)
@@ -76,7 +64,7 @@ var qwen3Model = &modelFamily{
 		}
 		c.layers = func(prefix string) []layers.Layer {
 			merger := func(at string, width int) layers.Layer {
-				return layers.Sequential{norm(at+"norm", width), layers.NewLinear(at+"linear_fc1", c.reads, c.reads, true), layers.GELU, layers.NewLinear(at+"linear_fc2", c.reads, c.width, true)}
+				return layers.Sequential{gridNorm(at+"norm", width), layers.NewLinear(at+"linear_fc1", c.reads, c.reads, true), layers.GELU, layers.NewLinear(at+"linear_fc2", c.reads, c.width, true)}
 			}
 			groups := layers.Groups{merger(prefix+"merger.", v.Width)}
 			for i := range v.Deep {

@@ -24,7 +24,7 @@ import (
 )
 
 // goldenModels are the folders of models.py.
-var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "idefics3", "smolvlm", "llava_next", "qwen2_5_vl", "qwen3_vl"}
+var goldenModels = []string{"llava", "llava-mistral", "gemma3", "paligemma", "paligemma2", "idefics3", "smolvlm", "llava_next", "qwen2_5_vl", "qwen3_vl", "qwen2_vl"}
 
 // goldenModel has what transformers computes for two sequences.
 type goldenModel struct {
@@ -225,7 +225,7 @@ func TestModelSaves(t *testing.T) {
 
 // TestModelWrites: what follows a prompt with images is what transformers' generate writes, also if the prompt comes in two parts.
 func TestModelWrites(t *testing.T) {
-	for _, name := range []string{"qwen2_5_vl", "qwen3_vl"} {
+	for _, name := range []string{"qwen2_vl", "qwen2_5_vl", "qwen3_vl"} {
 		t.Run(name, func(t *testing.T) { writes(t, name) })
 	}
 }

@@ -65,6 +65,9 @@ def models():
     text = dict(TEXT, num_hidden_layers=3, rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[2, 1, 1], mrope_interleaved=True))
     yield "qwen3_vl", t.Qwen3VLForConditionalGeneration(t.Qwen3VLConfig(
         text_config=text, vision_config=dict(tower, depth=4, num_position_embeddings=16, deepstack_visual_indexes=[0, 2]), image_token_id=IMAGE)), grids
+    text = {k: v for k, v in TEXT.items() if k != "head_dim"} | dict(rope_parameters=dict(rope_type="default", rope_theta=1e4, mrope_section=[1, 1, 2]))
+    yield "qwen2_vl", t.Qwen2VLForConditionalGeneration(t.Qwen2VLConfig(
+        text_config=text, image_token_id=IMAGE, vision_config=dict(depth=2, embed_dim=16, mlp_ratio=2, num_heads=2, patch_size=2, hidden_size=16))), grids
 
 
 def lines(m, size):
