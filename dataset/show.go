@@ -2,6 +2,7 @@ package dataset
 
 import (
 	"encoding/binary"
+	"fmt"
 	"iter"
 	"strings"
 
@@ -94,9 +95,38 @@ func (s *Set) show(tok *tokenizer.Tokenizer, x sample) (shown Shown, err error) 
 		}
 	}
 	for _, text := range x.texts() {
-		shown.Texts = append(shown.Texts, showText(tok, ids[text[0]:text[1]], learned[text[0]:text[1]]))
+		shown.Texts = append(shown.Texts, s.counted(tok, showText(tok, ids[text[0]:text[1]], learned[text[0]:text[1]])))
 	}
 	return shown, nil
+}
+
+// counted returns a text with a number in place of the placeholders of an image that follow the first: "<|image_pad|> × 256".
+func (s *Set) counted(tok *tokenizer.Tokenizer, x ShownText) ShownText {
+	if s.options.Images == nil {
+		return x
+	}
+	name, _ := tok.Token(s.options.Images.Token())
+	for i := range x.Pieces {
+		var b strings.Builder
+		rest := x.Pieces[i].Text
+		for name != "" {
+			before, after, found := strings.Cut(rest, name)
+			if !found {
+				break
+			}
+			n := 1
+			for strings.HasPrefix(after, name) {
+				n, after = n+1, after[len(name):]
+			}
+			b.WriteString(before + name)
+			if n > 1 {
+				fmt.Fprintf(&b, " × %d", n)
+			}
+			rest = after
+		}
+		x.Pieces[i].Text = b.String() + rest
+	}
+	return x
 }
 
 // showText divides the text of tokens where it changes whether they are learned. The first token is never a label.

@@ -72,3 +72,31 @@ func TestEncoderFeatures(t *testing.T) {
 	_, err = new(vision.Encoder).Rows(vision.Layout{})
 	require.ErrorIs(t, err, snug.ErrConfig)
 }
+
+// TestMaxPixels: a limit of pixels makes images smaller, as max_pixels of transformers does, and is refused where all images have one size.
+func TestMaxPixels(t *testing.T) {
+	in, err := vision.OpenInput("testdata/tune/qwen2_5_vl")
+	require.NoError(t, err)
+	for pixels, want := range map[int][2]int{16: {1, 1}, 64: {2, 2}, 256: {4, 4}, 1 << 20: {25, 25}} {
+		less, err := in.MaxPixels(pixels)
+		require.NoError(t, err)
+		l, err := less.Processor.Layout(100, 100)
+		require.NoError(t, err)
+		require.Equal(t, [2]int{l.Grid[1] / 2, l.Grid[2] / 2}, want, pixels)
+	}
+	l, err := in.Processor.Layout(100, 100) // which has not changed
+	require.NoError(t, err)
+	require.Equal(t, [3]int{1, 8, 8}, l.Grid)
+	for _, pixels := range []int{-1, 0, 15} {
+		_, err := in.MaxPixels(pixels)
+		require.ErrorIs(t, err, snug.ErrConfig)
+	}
+	other, err := vision.OpenInput("testdata/tune/llava")
+	require.NoError(t, err)
+	_, err = other.MaxPixels(1 << 20)
+	require.ErrorContains(t, err, "CLIPImageProcessor: the size of images is that of the model")
+	_, err = (*vision.Input)(nil).MaxPixels(64)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	_, err = (*vision.Processor)(nil).MaxPixels(64)
+	require.ErrorIs(t, err, snug.ErrConfig)
+}

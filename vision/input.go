@@ -37,6 +37,17 @@ func OpenInput(dir string) (in *Input, err error) {
 	return in, nil
 }
 
+// MaxPixels is [Processor.MaxPixels].
+func (in *Input) MaxPixels(pixels int) (*Input, error) {
+	if in == nil {
+		return nil, fmt.Errorf("vision: %w", errNoInput)
+	}
+	other := *in
+	var err error
+	other.Processor, err = in.Processor.MaxPixels(pixels)
+	return &other, err
+}
+
 // Known reports whether config.json of a folder is of a model that [OpenModel] knows.
 func Known(dir string) bool {
 	_, _, _, err := readConnection(dir)

@@ -19,6 +19,7 @@ type family struct {
 	defaults config
 	read     func(c *config, f *fields) error // fields of its own; nil if there are none
 	plan     func(c *config, from size) (plan, error)
+	limit    func(c *config, pixels int) // sets the most pixels of an image; nil where the files say the size of all images
 }
 
 // families are all of them.
@@ -200,6 +201,24 @@ func (p *Processor) Using(b Backend) (*Processor, error) {
 	if err := other.checkFilter(); err != nil {
 		return nil, fmt.Errorf("vision: %w", err)
 	}
+	return &other, nil
+}
+
+// MaxPixels returns the processor with another limit of the pixels of an image, which is made smaller if it has more: longest_edge of size, for processors
+// of images of any size, Qwen's. The error wraps [snug.ErrConfig] for others, and for fewer pixels than one token has.
+func (p *Processor) MaxPixels(pixels int) (*Processor, error) {
+	if !p.made() {
+		return nil, errNoProcessor
+	}
+	least := p.config.patch * p.config.merge * p.config.patch * p.config.merge
+	switch {
+	case p.family.limit == nil:
+		return nil, fmt.Errorf("vision: %s: the size of images is that of the model: %w", p.kind, snug.ErrConfig)
+	case pixels < least:
+		return nil, fmt.Errorf("vision: %s: %d pixels, want at least the %d of a token: %w", p.kind, pixels, least, snug.ErrConfig)
+	}
+	other := *p
+	p.family.limit(&other.config, pixels)
 	return &other, nil
 }
 

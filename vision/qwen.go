@@ -39,6 +39,7 @@ var qwenFamily = family{
 		}
 		return nil
 	},
+	limit: func(c *config, pixels int) { c.size.longest, c.size.shortest = pixels, min(c.size.shortest, pixels) },
 	plan: func(c *config, from size) (plan, error) {
 		p := plan{whole: from, patch: c.patch, merge: c.merge, temporal: c.temporal}
 		if c.resize {

@@ -50,6 +50,7 @@ type generateFlags struct {
 	device         string
 	form, compute  string
 	images         []string
+	pixels         int // the most of an image
 	options        transformer.Options
 }
 
@@ -62,6 +63,7 @@ func (f *generateFlags) table() flagTable {
 		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it"),
 		textFlag("prompt", "TEXT", &f.prompt, "message of the user; - reads it from the standard input"),
 		imageFilesFlag(&f.images),
+		maxPixelsFlag(&f.pixels).only(&use{"-image", "there is none", func() bool { return len(f.images) > 0 }}),
 		textFlag("system", "TEXT", &f.system, "system message before it, for models with a chat template").only(template),
 		templateFlag(&f.template).only(template),
 		switchFlag("plain", &f.plain, "continue the prompt as it is, without the chat template"),

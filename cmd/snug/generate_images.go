@@ -32,7 +32,7 @@ func imageFilesFlag(to *[]string) *flagRow {
 
 // readImages reads the images of the prompt.
 func (f *generateFlags) readImages() (in *vision.Input, pixels []vision.Pixels, err error) {
-	if in, err = vision.OpenInput(f.dir); err != nil {
+	if in, err = openInput(f.dir, f.pixels); err != nil {
 		return nil, nil, err
 	}
 	for _, name := range f.images {

@@ -64,12 +64,15 @@ func runPlan(c *call) error {
 	if _, err := io.WriteString(c.stdout, assumption); err != nil {
 		return err
 	}
-	if err := p.WriteTable(c.stdout); err != nil || process == 0 {
+	if err := p.WriteTable(c.stdout); err != nil {
 		return err
+	}
+	if process == 0 {
+		return f.planImages(c.stdout, task, folder)
 	}
 	_, err = fmt.Fprintf(c.stdout, "\na process that trains so on the CPU takes about %s of resident memory on %s\n",
 		meter.FormatBytes(process), console.Count(runtime.GOMAXPROCS(0), "core"))
-	return err
+	return errors.Join(err, f.planImages(c.stdout, task, folder))
 }
 
 // defaultDevice is assumed if no device is named; the output says so.
@@ -85,6 +88,8 @@ func (f *planFlags) task(c *call, folder []string) (t plan.Task, err error) {
 		return t, usagef("plan: want a folder with a config.json, or -model: one of %s, or a file of JSON", strings.Join(plan.Models(), ", "))
 	case f.model != "" && len(folder) > 0:
 		return t, usagef("plan: %.40q and -model %.40q: want one of the two", folder[0], f.model)
+	case len(f.images) > 0 && len(folder) == 0:
+		return t, usagef("plan: -pixels: want a folder of a model that sees images")
 	case f.model != "":
 		t.Model, err = f.readModel(c)
 	default:
@@ -139,7 +144,7 @@ func (f *planFlags) fit(t plan.Task, folder string) (plan.Plan, error) {
 	tok, _ := tokenizer.Open(folder) // nil without one
 	process := plan.ThisProcess()
 	runtime.KeepAlive(tok)
-	process.Base += readingBytes
+	process.Base += readingBytes + f.extra
 	return fitProcess("plan", gentlest(t, t.Ranks > 1), f.memory, process)
 }
 

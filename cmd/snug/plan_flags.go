@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"github.com/snug-ml/snug/vision"
 	"math"
 	"slices"
 	"strconv"
@@ -92,6 +93,9 @@ type planFlags struct {
 	latency      time.Duration
 	output, page string
 	own, json    bool
+	images       []int     // sides of images, in pixels
+	most         int       // pixels of an image
+	extra        int64     // bytes of the process beside the plan
 	flags        flagTable // as they were parsed
 }
 
@@ -112,6 +116,9 @@ func (f *planFlags) table() flagTable {
 		sizeFlag("disk", &f.disk, "disk that the plan may use; default: none"),
 		batchFlag(&f.batch, "samples of a step, over all ranks: sequences or images"),
 		countFlag("context", "N", &f.context, 0, 1, math.MaxInt, "tokens in a sequence, at most as many as the model has positions for; default: the preset's, or the folder's but at most "+strconv.Itoa(usualContext)+", and with -memory "+strconv.Itoa(defaultContext)+" as in snug tune"),
+		listFlag("pixels", &f.images, nil, parseSide, "with a folder of a model that sees images: also a line for each of these sides of one image in a sample, such as 448,1024, whose rows come to those "+
+			"of -context"),
+		maxPixelsFlag(&f.most).only(&use{"-pixels", "there is none", func() bool { return len(f.images) > 0 }}),
 		countFlag("ranks", "N", &f.ranks, 1, 1, maxBatch, "processes that make a step together, each on such a device; -batch is for all of them"),
 		sizeFlag("network", &f.network, `with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures them; default: 10GB, with 16GB-unified 1GB`).only(network),
 		durationFlag("latency", &f.latency, "with -ranks: time of a message between ranks; default: 20us, with 16GB-unified 50us").only(network),
@@ -149,6 +156,14 @@ var (
 
 // names returns the names of values.
 func names[T fmt.Stringer](values []T) []string { return namesOf(values, T.String) }
+
+func parseSide(text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > vision.DefaultSide {
+		return 0, fmt.Errorf("want pixels from 1 to %d", vision.DefaultSide)
+	}
+	return n, nil
+}
 
 func parseBits(text string) (int, error) {
 	n, err := strconv.Atoi(text)

@@ -33,6 +33,21 @@ type imageFlags struct {
 	featureDir  string // what the tower computes is kept here
 	featureBits int    // 0: in the type of -compute
 	trains      []string
+	pixels      int // the most of an image, 0: as the model's files say
+}
+
+// maxPixelsFlag is the flag of the most pixels of an image.
+func maxPixelsFlag(to *int) *flagRow {
+	return countFlag("max-pixels", "N", to, 0, 1, vision.DefaultPixels, "most pixels of an image, for models that take images of any size (Qwen's): larger ones are made smaller; default: as the model's files say")
+}
+
+// openInput says how the model of a folder sees images, which have at most some pixels, 0 for as many as its files say.
+func openInput(dir string, pixels int) (*vision.Input, error) {
+	in, err := vision.OpenInput(dir)
+	if err != nil || pixels == 0 {
+		return in, err
+	}
+	return in.MaxPixels(pixels)
 }
 
 // The parts of a model that sees images which -train may name.
@@ -42,6 +57,7 @@ const textPart, projectorPart = "text", "projector"
 func (f *imageFlags) rows() flagTable {
 	return flagTable{
 		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images begin; default: that of the data file"),
+		maxPixelsFlag(&f.pixels),
 		listFlag("train", &f.trains, []string{textPart, projectorPart}, func(part string) (string, error) {
 			if part != textPart && part != projectorPart {
 				return "", fmt.Errorf("want text, or text,projector")
@@ -79,14 +95,18 @@ type seeing struct {
 func (m *material) seesImages() bool { return m.data != nil && m.data.Images() > 0 }
 
 // openInput says to the data how the model sees images, if it does. A line says why not where a model of images and text is not known here.
-func (m *material) openInput(f *tuneFlags) {
+func (m *material) openInput(f *tuneFlags) error {
 	if m.config.Whole == "" || f.beta > 0 || f.teacher.dir != "" {
-		return
+		return nil
 	}
-	in, err := vision.OpenInput(f.dir)
+	in, err := openInput(f.dir, f.pixels)
+	if err != nil && f.pixels > 0 {
+		return usagef("tune: -max-pixels: %w", err)
+	}
 	if m.blind = err; err == nil {
 		m.dataOptions.Images, m.dataOptions.ImageFolder = in, f.imageDir
 	}
+	return nil
 }
 
 // input is how the model sees images.
@@ -95,49 +115,25 @@ func (m *material) input() *vision.Input { return m.dataOptions.Images }
 // trainsProjector reports whether the projector trains.
 func (t *tuning) trainsProjector() bool { return slices.Contains(t.trains, projectorPart) }
 
-// describeImages adds what trains in the projector to the shapes beside adapters. These have a dimension more, as tables have that are no matrices
-// of the text.
-func (t *tuning) describeImages(task *plan.Task) {
-	if !t.seesImages() || !t.trainsProjector() {
-		return
-	}
-	for _, shape := range t.input().Projector() {
-		task.Beside = append(task.Beside, append([]int{1}, shape...))
-	}
-}
-
-// imageBytes returns what the images take in the process beside the text, for micro-batches of at most some samples: the projector, its activations, and
-// pages of features. The optimizer's state of a projector beside adapters is in the plan.
-func (t *tuning) imageBytes(micro int) (n int64) {
+// imageCosts returns what the images of the data take beside the text, nil without any.
+func (t *tuning) imageCosts() (c *imageCosts, err error) {
 	if !t.seesImages() {
-		return 0
+		return nil, nil
 	}
-	rows, most := 0, int64(0)
-	for _, count := range t.data.ImagesEach() {
-		rows = max(rows, count)
+	c = &imageCosts{in: t.input(), cache: t.cacheOptions(), dtype: t.dtype, trains: t.trainsProjector(), full: t.full}
+	for _, rows := range t.data.ImagesEach() {
+		c.rows = max(c.rows, rows)
 	}
-	elements := int64(0)
-	for _, shape := range t.input().Projector() {
-		size := int64(1)
-		for _, d := range shape {
-			size *= int64(d)
-		}
-		elements += size
-	}
-	n = elements * int64(t.dtype.Size())
-	if t.full && t.trainsProjector() {
-		n += elements * (4 + 4 + 8) // gradient, master weight and state
-	}
-	n += t.input().ProjectorBytes(rows*micro, t.dtype)
 	total := int64(0)
 	for i := range t.data.Images() {
-		size, err := t.featureBytes(t.data.Layout(i))
+		size, err := c.in.FeatureBytes(t.data.Layout(i), c.cache)
 		if err != nil {
-			return n // which the filling of the cache reports
+			return nil, err
 		}
-		most, total = max(most, size), total+size
+		c.largest, total = max(c.largest, size), total+size
 	}
-	return n + t.featureLimit(most, total) + int64(micro)*most
+	c.pages = featureLimit(c.largest, total, t.memory)
+	return c, nil
 }
 
 // featureBytes returns the bytes of the page of an image.
@@ -156,31 +152,33 @@ func (t *tuning) cacheOptions() vision.CacheOptions {
 	return vision.CacheOptions{DType: t.dtype}
 }
 
-// featureLimit returns the host memory of the store of features, of which the largest page has most bytes.
-func (t *tuning) featureLimit(most, total int64) int64 {
+// featureLimit returns the host memory of the store of features, of which the largest page has most bytes, under a limit of the process, 0 for none.
+func featureLimit(most, total, memory int64) int64 {
 	const least, ample = 4 << 20, 64 << 20
 	limit := min(ample, total)
-	if t.memory > 0 {
-		limit = min(limit, t.memory/32)
+	if memory > 0 {
+		limit = min(limit, memory/32)
 	}
 	return max(limit, least, 2*(most+4096))
 }
 
-// chooseWithImages finds the plan that leaves memory for what images take, which depends on the micro-batch of the plan.
+// chooseWithImages finds the plan that leaves memory for what images take.
 func (t *tuning) chooseWithImages() error {
+	c, err := t.imageCosts()
+	if err != nil {
+		return err
+	}
+	if c == nil {
+		return t.choose()
+	}
 	base := t.process.Base
 	defer func() { t.process.Base = base }()
-	for micro := t.share(); ; {
-		extra := t.imageBytes(micro)
+	_, t.images, err = fitImages(c, t.share(), func(extra int64) (plan.Plan, error) {
 		t.process.Base, t.images = base+extra, extra
-		if err := t.choose(); err != nil {
-			return err
-		}
-		if t.plan.Run.Micro >= micro/2 || micro == 1 {
-			return nil
-		}
-		micro = max(1, micro/2)
-	}
+		err := t.choose()
+		return t.plan, err
+	})
+	return err
 }
 
 // featuresDir returns the folder of the store of features.
@@ -272,7 +270,7 @@ func (t *tuning) openFeatures() (clean func() error, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return clean, usagef("tune: %s is where the features of images go: %w", dir, err)
 	}
-	if t.features, err = offload.Open(dir, offload.Options{HostLimit: t.featureLimit(most, total)}); err != nil {
+	if t.features, err = offload.Open(dir, offload.Options{HostLimit: featureLimit(most, total, t.memory)}); err != nil {
 		return clean, usagef("tune: %s is where the features of images go: %w", dir, err)
 	}
 	if t.featureDir == "" {

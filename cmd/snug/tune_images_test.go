@@ -130,6 +130,44 @@ func TestGenerateImagesRefused(t *testing.T) {
 	}
 }
 
+// TestPlanPixels: plan has a line for each size of an image, whose rows are those of the processor.
+func TestPlanPixels(t *testing.T) {
+	model := filepath.Join(imageModels, "qwen2_5_vl")
+	status, said, errs := snugged("plan", "-lora", "4", "-memory", "200MiB", "-context", "32", "-pixels", "8,64", "-max-pixels", "1024", model)
+	require.Zero(t, status, errs)
+	require.Regexp(t, `(?m)^     8 px: 4 rows; .* of resident memory; micro-batch \d+, frozen weights in 16 bits, rematerialization .+; the tower, once an image, .*B$`, said)
+	require.Regexp(t, `(?m)^    64 px: 64 rows; `, said)
+	status, said, errs = snugged("plan", "-lora", "4", "-context", "32", "-pixels", "8", "-device-memory", "8GiB", model)
+	require.Zero(t, status, errs)
+	require.Contains(t, said, "on the device; micro-batch")
+	for _, c := range []struct{ flags, says string }{
+		{"-pixels 8 -model llama-7b", "want a folder of a model that sees images"},
+		{"-pixels 0 " + model, "want pixels from 1"},
+		{"-max-pixels 9 " + model, "-max-pixels"},
+		{"-pixels 8 -max-pixels 3 " + model, "want at least the 16 of a token"},
+		{"-pixels 8 -max-pixels 999 " + filepath.Join(imageModels, "llava"), "the size of images is that of the model"},
+		{"-pixels 8 " + chatModel(t, chatML), "model_type"},
+	} {
+		status, said, errs := snugged(append([]string{"plan"}, strings.Fields(c.flags)...)...)
+		require.NotZero(t, status, c.flags)
+		require.Contains(t, errs, c.says)
+		require.Equal(t, 1, strings.Count(errs, "\n"), errs+said)
+	}
+}
+
+// TestTunePixels: -max-pixels makes images smaller, for tune and generate.
+func TestTunePixels(t *testing.T) {
+	flags := []string{"-model", filepath.Join(imageModels, "qwen2_5_vl"), "-data", filepath.Join(imageModels, "data.jsonl"), "-show", "1"}
+	_, large, errs := snugged(append([]string{"tune"}, flags...)...)
+	require.Empty(t, errs)
+	_, small, errs := snugged(append([]string{"tune", "-max-pixels", "64"}, flags...)...)
+	require.Empty(t, errs)
+	require.Contains(t, large, "<|image_pad|> × 12")
+	require.Contains(t, small, "<|image_pad|> × 4")
+	status, _, errs := snugged("generate", "-model", filepath.Join(imageModels, "qwen2_5_vl"), "-image", filepath.Join(imageModels, "0.png"), "-max-pixels", "64", "-prompt", "x", "-tokens", "2")
+	require.Zero(t, status, errs)
+}
+
 // tuneImages runs tune on the images with further flags, and returns the bytes of the adapter.
 func tuneImages(t *testing.T, out string, flags ...string) (adapter, printed string) {
 	status, printed, errs := snugged(append([]string{"tune", "-model", filepath.Join(imageModels, "gemma3"), "-data", filepath.Join(imageModels, "data.jsonl"), "-o", out,

@@ -88,7 +88,9 @@ func (f *tuneFlags) gather() (*material, error) {
 		return nil, usagef("tune: -context %d: the model has %d positions", o.Context, m.config.Context)
 	}
 	m.dataOptions = o
-	m.openInput(f)
+	if err := m.openInput(f); err != nil {
+		return nil, err
+	}
 	if err = m.openData(f, time.Now().Truncate(time.Minute)); err != nil {
 		return nil, err
 	}

@@ -190,7 +190,13 @@ func (t *tuning) task() (plan.Task, error) {
 	}
 	t.describe(&task)
 	task.Beside, task.Base = slices.Clone(t.beside), t.lowForm()
-	t.describeImages(&task)
+	costs, err := t.imageCosts()
+	if err != nil {
+		return task, err
+	}
+	if costs != nil {
+		task.Beside = append(task.Beside, costs.beside()...)
+	}
 	if t.form == "bf16" {
 		task.Frozen = []int{16}
 	} else if t.form != "" || t.config.Stored != 0 {
