@@ -3,6 +3,7 @@ package segment
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -124,6 +125,11 @@ func (c *Config) check() error {
 		return fmt.Errorf("%d and %d heads do not divide hidden_size, or what attention_downsample_rate leaves of it: %w", e.Heads, d.Heads, snug.ErrConfig)
 	case e.Window < 0 || e.Window > grid || d.Masks > 64 || e.Layers > 1<<10 || d.Layers > 1<<10 || d.IoUDepth > 1<<10:
 		return fmt.Errorf("a window of %d patches, %d masks or %d, %d and %d layers, want a window of up to %d, up to 64 masks and 1024 layers: %w", e.Window, d.Masks, e.Layers, d.Layers, d.IoUDepth, grid, snug.ErrConfig)
+	}
+	for _, n := range []float64{float64(e.Channels) * float64(e.Image) * float64(e.Image), float64(c.Rows()) * float64(max(e.Out, 3*e.Width)), float64(1+d.Masks) * (float64(c.Side())*float64(c.Side()) + 1)} {
+		if n > math.MaxInt32 {
+			return fmt.Errorf("an image of %d channels and %d by %d pixels, its %d rows or its %d masks have more than 2^31 elements: %w", e.Channels, e.Image, e.Image, c.Rows(), 1+d.Masks, snug.ErrConfig)
+		}
 	}
 	for _, of := range []string{e.Activation, p.Activation, d.Activation} {
 		if _, known := activations[of]; !known {

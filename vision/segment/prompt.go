@@ -10,6 +10,9 @@ import (
 
 // Prompt says what of an image is meant. Coordinates are pixels of the image that the encoder gets: those of a photo are multiplied by the
 // factor of its longest side. The zero Prompt says nothing.
+//
+// Points and corners of a box are tokens. In a batch zeros take the place of those that a prompt has fewer than another one, as in
+// transformers, and attention sees them: its masks are not quite those that it gets alone.
 type Prompt struct {
 	Points []Point
 	Box    *Box
