@@ -49,3 +49,13 @@ func TestCosts(t *testing.T) {
 		})
 	}
 }
+
+// TestPublishedShape: what the package's documentation says of training in the published shape.
+func TestPublishedShape(t *testing.T) {
+	m, err := newModel(ViTB(), Options{}, 1, nil)
+	require.NoError(t, err)
+	costs, err := m.model.Costs(2, 1)
+	require.NoError(t, err)
+	require.Less(t, costs.Stages[0].Saved/2, int64(83<<20))
+	require.Less(t, costs.Stages[0].Saved+costs.Stages[0].BackwardExtra+costs.Input, int64(200<<20))
+}
