@@ -32,6 +32,7 @@ func numbers(number, n int) []float32 {
 type golden struct {
 	Features [2]float64
 	Photo    [2]float64
+	Steps    []float64
 	Cases    map[string]struct {
 		Masks     [2]float64
 		Scores    []float64

@@ -73,6 +73,20 @@ func TestTrains(t *testing.T) {
 	require.InDeltaSlice(t, a, b, 1e-4, "accumulated gradients are those of the batch")
 }
 
+// TestSteps: losses of steps of AdamW are those of PyTorch.
+func TestSteps(t *testing.T) {
+	for _, name := range []string{"rel", "plain"} {
+		items, several := batch(t, name, "boxes")
+		tr, err := train.New(open(t, filepath.Join(folders, name), segment.Options{Several: several}), train.Options{Schedule: train.Constant(1e-3)})
+		require.NoError(t, err)
+		for i, want := range readGolden(t, name).Steps {
+			r, err := tr.Train(context.Background(), [][]segment.Item{items})
+			require.NoError(t, err)
+			require.InEpsilon(t, want, r.Loss, 2e-5, "%s: step %d", name, i)
+		}
+	}
+}
+
 // TestSaves: a tuned model, and one that Create made, open again with the same masks. transformers gives them too: SNUG_SAVE=DIR, and
 // testdata/sam.py check DIR.
 func TestSaves(t *testing.T) {

@@ -5,9 +5,9 @@ Python 3.13, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
     python vision/testdata/sam.py              # makes the folder
     python vision/testdata/sam.py check DIR    # transformers loads what segment.Model.Save wrote
 
-sam/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: sums of the features of two images, of masks of a photo, and for each case of
-prompts the scores, sums of the masks, the loss, and for each parameter that trains the norm of the loss's gradient and its product with
-numbers that the test makes too; in float64.
+sam/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: sums of the features of two images and of masks of a
+photo, the losses of four steps of AdamW, and for each case of prompts the scores, sums of the masks, the loss, and for each parameter that
+trains the norm of the loss's gradient and its product with numbers that the test makes too; in float64.
 
 check: SNUG_SAVE=DIR go test -run TestSaves ./vision/segment writes the folders.
 """
@@ -102,6 +102,14 @@ def golden(m, names):
             out["photo"] = sums(photo[0], 5000)
         out["cases"][name] = dict(masks=sums(masks, 4000), scores=scores.flatten().tolist(), loss=l.item(), gradients={
             n: sums(p.grad if p.grad is not None else torch.zeros_like(p), 2000 + i) for i, (n, p) in enumerate(params)})
+    optimizer, out["steps"] = torch.optim.AdamW([p for _, p in params], 1e-3, weight_decay=0), []
+    for _ in range(4):
+        optimizer.zero_grad()
+        masks, scores, side = run(m, features, "boxes")
+        l = loss(masks, scores, target(side))
+        l.backward()
+        optimizer.step()
+        out["steps"].append(l.item())
     return out
 
 
