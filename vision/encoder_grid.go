@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/conv"
+	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -22,8 +24,8 @@ type grid struct {
 	width  int // of a row
 	blocks int
 	rope   layers.Rope
-	// parts returns the layers in parts, of which each reads the rows of the one before. Parameters have names behind a prefix, and
-	// angles turn by the patches' places.
+	// parts returns the layers in parts, one after the other. Parameters have names behind a prefix, and angles turn by the patches'
+	// places.
 	parts func(prefix string, angles *layers.Angles) [][]layers.Layer
 	reads []int // the parts whose rows the projector reads, in its order
 	// side, unless 0, is that of a table of learned positions, which are interpolated to the grid of an image and added to the rows of the
@@ -57,10 +59,15 @@ func (g *grid) rows(l Layout) (int, error) {
 // gridTower computes rows of such images.
 type gridTower struct {
 	*grid
-	models    []*layers.Model // of the parts
+	model     *layers.Model
 	angles    *layers.Angles
 	positions []float32
-	x, y      []float32 // of a part, for all images of a call
+	x, y      []float32 // its input, and rows of a part, for all images of a call
+	running   struct {  // the call
+		placed
+		images []Pixels
+		out    []float32
+	}
 }
 
 // open reads a tower whose tensors have a prefix, which may follow "model.".
@@ -82,29 +89,83 @@ func (g *grid) open(prefix string, file *amp.Weights, o layers.Options) (imageTo
 	if g.side > 0 {
 		err = cmp.Or(err, checkTensor(file, outer+prefix+positionsName, []int{g.places, g.width}))
 	}
-	in := g.patch
-	for i := 0; i < len(parts) && err == nil; i++ {
-		var m *layers.Model
-		m, err = layers.NewModel(in, layers.MSE{}, o, freeze(parts[i], layers.MSE{}, func(string) bool { return false })...)
-		t.models, in = append(t.models, m), g.width
-	}
-	if err == nil {
-		err = t.load(file, outer, prefix)
-	}
 	if err != nil {
+		return nil, err
+	}
+	if t.model, err = layers.NewModel(g.patch, layers.MSE{}, o, freeze(t.join(parts), layers.MSE{}, func(string) bool { return false })...); err != nil {
+		return nil, err
+	}
+	if err = t.load(file, outer, prefix); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
 }
 
+// join returns the layers of all parts, with those between them that add positions, and that take rows which the projector reads.
+func (t *gridTower) join(parts [][]layers.Layer) (list []layers.Layer) {
+	for i, part := range parts {
+		if list = append(list, part...); i == 0 && t.side > 0 {
+			list = append(list, between{t.width, t.addPositions})
+		}
+		if i < len(parts)-1 && slices.Contains(t.reads, i) {
+			list = append(list, between{t.width, func(rows snug.View) error {
+				low, _, err := snug.MakeView(snug.CPU(), rows.DType(), rows.Len())
+				if err == nil {
+					err = snug.Copy(low, rows)
+				}
+				if err == nil {
+					err = amp.Cast(t.y, low)
+				}
+				t.collect(i)
+				return err
+			}})
+		}
+	}
+	return list
+}
+
+// between is a layer of a frozen tower that calls do with its rows, which are those of the layer before it.
+type between struct {
+	width int
+	do    func(rows snug.View) error
+}
+
+// Width implements [layers.Layer].
+func (b between) Width(in int) (int, error) {
+	if in != b.width {
+		return 0, fmt.Errorf("rows of %d elements, want %d: %w", in, b.width, snug.ErrShape)
+	}
+	return in, nil
+}
+
+// Params implements [layers.Layer].
+func (between) Params(func(*layers.Param) bool) {}
+
+// Forward implements [layers.Layer].
+func (b between) Forward(p *layers.Pass, x *layers.Tensor) *layers.Tensor {
+	y := p.Get(b.width)
+	p.Do(func() error { return snug.Copy(y.View, x.View) })
+	p.Do(func() error { return b.do(y.View) })
+	return y
+}
+
+// ForwardSave implements [layers.Layer]. It keeps the output alone.
+func (b between) ForwardSave(p *layers.Pass, x *layers.Tensor) (*layers.Tensor, layers.Saved) {
+	y := b.Forward(p, x)
+	return y, output{y}
+}
+
+// Backward implements [layers.Layer].
+func (between) Backward(_ *layers.Pass, _ *layers.Tensor, _ layers.Saved, dy *layers.Tensor) *layers.Tensor {
+	return dy
+}
+
 // load reads the parameters, and the table of positions.
 func (t *gridTower) load(file *amp.Weights, outer, prefix string) error {
 	err := file.LoadAll(func(yield func(string, snug.View) bool) {
-		for _, m := range t.models {
-			for _, p := range m.Params() {
-				if !yield(outer+p.Name, p.Value) {
-					return
-				}
+		for _, p := range t.model.Params() {
+			if !yield(outer+p.Name, p.Value) {
+				return
 			}
 		}
 	})
@@ -121,12 +182,7 @@ func hasTensor(w *amp.Weights, name string) bool {
 }
 
 // Close implements imageTower.
-func (t *gridTower) Close() (err error) {
-	for _, m := range t.models {
-		err = errors.Join(err, m.Close())
-	}
-	return errors.Join(err, t.angles.Close())
-}
+func (t *gridTower) Close() error { return errors.Join(t.model.Close(), t.angles.Close()) }
 
 func (t *gridTower) check(x Pixels) error {
 	if want := int64(x.Grid[0]) * int64(x.Grid[1]) * int64(x.Grid[2]) * int64(t.patch); int64(len(x.Values)) != want {
@@ -150,48 +206,62 @@ func (t *gridTower) encode(ctx context.Context, out []float32, images []Pixels) 
 			copy(t.x[(at+i)*in:][:in], x.Values[(from-at)*in:])
 		}
 	})
-	for i, m := range t.models {
-		t.y = grown(t.y, len(p.order)*each)
-		s := layers.Sample{X: t.x, Starts: p.starts, Parts: p.parts, Positions: p.positions[:]}
-		if err := m.Predict(ctx, t.y, s); err != nil {
-			return err
-		}
-		if i == 0 && t.side > 0 {
-			if err := t.addPositions(&p, images); err != nil {
-				return err
-			}
-		}
-		for group, part := range t.reads {
-			if part != i {
-				continue
-			}
-			p.eachImage(images, func(_ Pixels, at, n int) { // whose rows lie one group behind the other
-				first := at*len(t.reads) + group*n
-				for i, to := range p.order[at:][:n] {
-					copy(out[(first+to-at)*each:][:each], t.y[(at+i)*each:])
-				}
-			})
-		}
-		t.x, t.y = t.y, t.x
+	t.y = grown(t.y, len(p.order)*each)
+	t.running.placed, t.running.images, t.running.out = p, images, out
+	defer func() { t.running.images, t.running.out = nil, nil }()
+	if err := t.model.Predict(ctx, t.y, layers.Sample{X: t.x, Starts: p.starts, Parts: p.parts, Positions: p.positions[:]}); err != nil {
+		return err
 	}
+	t.collect(slices.Max(t.reads))
 	return nil
 }
 
-// addPositions adds the learned positions to the rows of images.
-func (t *gridTower) addPositions(p *placed, images []Pixels) (err error) {
-	p.eachImage(images, func(x Pixels, at, n int) {
-		rows, columns := x.Grid[1], x.Grid[2]
-		s := conv.ResizeShape{Batch: 1, Channels: t.width, Dims: 2, Size: [3]int{t.side, t.side}, Out: [3]int{rows, columns}, Interpolation: conv.Linear, AlignCorners: true, Layout: conv.ChannelsLast}
-		table := make([]float32, rows*columns*t.width)
+// collect copies the rows of a part that the projector reads, whose groups lie one behind the other in an image.
+func (t *gridTower) collect(part int) {
+	call, each := &t.running, t.unit()*t.width
+	for group, from := range t.reads {
+		if from != part {
+			continue
+		}
+		call.eachImage(call.images, func(_ Pixels, at, n int) {
+			first := at*len(t.reads) + group*n
+			for i, to := range call.order[at:][:n] {
+				copy(call.out[(first+to-at)*each:][:each], t.y[(at+i)*each:])
+			}
+		})
+	}
+}
+
+// addPositions adds the learned positions to rows.
+func (t *gridTower) addPositions(rows snug.View) (err error) {
+	call := &t.running
+	call.eachImage(call.images, func(x Pixels, at, n int) {
+		high, wide := x.Grid[1], x.Grid[2]
+		s := conv.ResizeShape{Batch: 1, Channels: t.width, Dims: 2, Size: [3]int{t.side, t.side}, Out: [3]int{high, wide}, Interpolation: conv.Linear, AlignCorners: true, Layout: conv.ChannelsLast}
+		table := make([]float32, high*wide*t.width)
 		err = cmp.Or(err, conv.Resize(table, t.positions[:t.side*t.side*t.width], s, make([]float32, s.WorkspaceLen())))
 		for i := at * t.unit(); i < (at+n)*t.unit(); i++ {
-			from := (int(p.positions[1][i])*columns + int(p.positions[2][i])) * t.width
-			for j, v := range table[from:][:t.width] {
-				t.y[i*t.width+j] += v
-			}
+			copy(t.y[i*t.width:][:t.width], table[(int(call.positions[1][i])*wide+int(call.positions[2][i]))*t.width:])
 		}
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	low, _, err := snug.MakeView(snug.CPU(), rows.DType(), rows.Len())
+	if err == nil {
+		err = amp.Cast(low, t.y)
+	}
+	if err != nil {
+		return err
+	}
+	v, free, err := snug.MakeView(rows.Device(), rows.DType(), rows.Len())
+	if err != nil {
+		return err
+	}
+	if err = snug.Copy(v, low); err == nil {
+		err = fused.Add(rows, rows, v)
+	}
+	return errors.Join(err, free())
 }
 
 // placed says where the squares of images are in the rows of a tower.

@@ -92,6 +92,9 @@ func (in *Input) ProjectorBytes(rows int, dt snug.DType) int64 {
 		return 0
 	}
 	each := 4*int64(in.reads*in.per) + 2*int64(dt.Size()*in.reads*in.per)
+	if in.per > 1 { // which the model puts in order
+		each += 4 * int64(in.reads*in.per)
+	}
 	for _, shape := range in.Projector() {
 		if len(shape) > 1 {
 			each += 3 * int64(dt.Size()*shape[0])
@@ -123,7 +126,7 @@ func (in *Input) EncoderBytes(dir string, l Layout, dt snug.DType) (n int64, err
 		return 0, err
 	}
 	c := in.tower
-	rows = max(c.Rows(), rows*in.per*in.reads/max(1, c.Width))
+	patches := max(c.Rows(), rows*in.reads/max(1, c.Width))
 	row := 8*c.Width + 4*c.Channels*c.Patch*c.Patch + dt.Size()*(8*c.Width+2*c.Hidden)
-	return n + l.Bytes + int64(rows)*int64(row), nil
+	return n + l.Bytes + int64(patches)*int64(row) + 4*int64(rows)*int64((in.per-1)*in.reads), nil
 }
