@@ -202,7 +202,7 @@ func (t Task) counts() (all, trained, largest int64) {
 	}
 	all = t.Model.Parameters()
 	if t.Rank > 0 {
-		all = saturate.Add(all, trained-t.besideLen())
+		all = saturate.Add(all, trained-t.besideLen(true))
 	}
 	return all, trained, largest
 }
@@ -288,7 +288,7 @@ func (t Task) largestTrained() int64 {
 		}
 		return t.trainedLen(p.shape)
 	})
-	return max(slices.Max(layers), t.besideLen())
+	return max(slices.Max(layers), t.besideLen(true))
 }
 
 // stateOps is the arithmetic of an update of one element, in float32 operations. The

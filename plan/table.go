@@ -74,7 +74,7 @@ func (t Task) adapters() string {
 		return ""
 	}
 	_, trained, _ := t.counts()
-	return fmt.Sprintf(" and %d of adapters", trained-t.besideLen())
+	return fmt.Sprintf(" and %d of adapters", trained-t.besideLen(true))
 }
 
 // rates gives the rates by which times are predicted.

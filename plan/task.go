@@ -63,7 +63,8 @@ type Task struct {
 	// and Init.
 	VeRA bool
 	// Beside are the shapes of parameters of the model that train beside the adapters, such as an embedding: PEFT's
-	// modules_to_save. They have the compute type, gradients, state and master weights. A tied head comes once.
+	// modules_to_save. They have the compute type, gradients, state and master weights. A tied head comes once. Shapes of three
+	// dimensions, such as [1, out, in], are of a module beside the model, such as a projector of images, and not weights of the Model.
 	Beside [][]int
 	// Teacher, unless nil, is a frozen model from which the model learns.
 	Teacher *Teacher
@@ -189,7 +190,7 @@ func (t Task) check() (Task, error) {
 			return t, invalid("%s is %d, want %d to %d", n.name, n.n, n.lo, n.top)
 		}
 	}
-	beside := t.besideLen()
+	beside := t.besideLen(true)
 	switch {
 	case t.Rank == 0 && (t.DoRA || t.Dropout):
 		return t, invalid("DoRA is %t and Dropout %t, which are for adapters, and Rank is 0", t.DoRA, t.Dropout)
@@ -201,7 +202,7 @@ func (t Task) check() (Task, error) {
 		return t, invalid("Init is loftq, which makes up for what NF4 loses, and Base is %s", t.Base)
 	case t.VeRA && (t.Rank == 0 || t.DoRA || t.FrozenA || t.Init != ""):
 		return t, invalid("VeRA wants a Rank, and is without DoRA, FrozenA and Init: Rank is %d", t.Rank)
-	case len(t.Beside) > 0 && (t.Rank == 0 || beside < 1 || beside > t.Model.Parameters()):
+	case len(t.Beside) > 0 && (t.Rank == 0 || beside < 1 || t.besideLen(false) > t.Model.Parameters()):
 		return t, invalid("Beside has %d parameters of %d elements, want some of the model's %d beside adapters, and Rank is %d", len(t.Beside), beside, t.Model.Parameters(), t.Rank)
 	case t.Ranks > 1 && t.Device.Network == 0:
 		return t, invalid("%d ranks, and the Network of device %.40q is 0", t.Ranks, t.Device.Name)
@@ -374,7 +375,7 @@ func (t Task) keepsFirst() bool {
 // mastered returns how many of the trained elements have master weights, if they are in 16 bits: adapters have none.
 func (t Task) mastered(trained int64) int64 {
 	if t.Rank > 0 {
-		return t.besideLen()
+		return t.besideLen(true)
 	}
 	return trained
 }
@@ -390,9 +391,12 @@ func (t Task) masterBytes(r Run) int64 {
 // forBF16 reports whether a form of master weights is for bfloat16 alone.
 func forBF16(m amp.MasterForm) bool { return m == amp.SplitMaster || m == amp.Split24Master }
 
-// besideLen returns the number of elements of Beside, -1 for a shape that is not valid.
-func (t Task) besideLen() (n int64) {
+// besideLen returns the number of elements of Beside, -1 for a shape that is not valid; without others, of the model's own.
+func (t Task) besideLen(others bool) (n int64) {
 	for _, shape := range t.Beside {
+		if !others && len(shape) > 2 {
+			continue
+		}
 		for _, d := range shape {
 			if d < 1 || int64(d) > maxCount {
 				return -1

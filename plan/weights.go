@@ -21,7 +21,7 @@ func (t Task) baseBits() int { return cmp.Or(t.Base, qlora.NF4).Bits() }
 // Other weights have the compute type, and adapters float32. A DoRA also holds norms and quotients.
 func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	if t.Rank > 0 {
-		trained -= t.besideLen() // what follows adds adapters, in float32
+		trained -= t.besideLen(true) // what follows adds adapters, in float32
 	}
 	bytes := (all-trained)*r.elem() + trained*t.trainedElem(r)
 	a, b := t.shared()

@@ -86,7 +86,7 @@ func TestTuneImages(t *testing.T) {
 			require.Contains(t, printed, " images in this run")
 			require.NoDirExists(t, out+".pages")
 			after := imageLoss(t, model, golden.Data, out)
-			require.Less(t, after, 0.6*golden.Loss)
+			require.Less(t, after, 0.7*golden.Loss)
 			if os.Getenv("SNUG_SAVE") != "" {
 				require.NoError(t, os.WriteFile(filepath.Join(out, "loss.txt"), []byte(fmt.Sprint(after)), 0o644))
 			}
@@ -163,7 +163,7 @@ func TestTunePixels(t *testing.T) {
 	_, small, errs := snugged(append([]string{"tune", "-max-pixels", "64"}, flags...)...)
 	require.Empty(t, errs)
 	require.Contains(t, large, "<|image_pad|> × 12")
-	require.Contains(t, small, "<|image_pad|> × 4")
+	require.Contains(t, small, "<|image_pad|> × 2")
 	status, _, errs := snugged("generate", "-model", filepath.Join(imageModels, "qwen2_5_vl"), "-image", filepath.Join(imageModels, "0.png"), "-max-pixels", "64", "-prompt", "x", "-tokens", "2")
 	require.Zero(t, status, errs)
 }

@@ -55,6 +55,11 @@ def families():
         image_token_index=image, image_seq_length=9)), t.LlavaProcessor(
             t.CLIPImageProcessor(size=dict(shortest_edge=12), crop_size=dict(height=12, width=12)), tok, patch_size=4,
             vision_feature_select_strategy="default", num_additional_image_tokens=1, chat_template=FIRST)
+    yield "llava_next", t.LlavaNextForConditionalGeneration(t.LlavaNextConfig(
+        text_config=dict(model_type="llama", vocab_size=len(tok), **TEXT), vision_config=dict(model_type="clip_vision_model", **TOWER),
+        image_token_index=image, image_grid_pinpoints=[[12, 24], [24, 12], [24, 24]])), t.LlavaNextProcessor(
+            t.LlavaNextImageProcessor(size=dict(shortest_edge=12), crop_size=dict(height=12, width=12), image_grid_pinpoints=[[12, 24], [24, 12], [24, 24]]), tok,
+            patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1, chat_template=FIRST)
     tok = tokenizer({"image_token": "<image_soft_token>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>"},
                     TURNS.replace("IMAGE", "<start_of_image>"))
     square = dict(TOWER, model_type="siglip_vision_model", image_size=16, vision_use_head=False)
@@ -76,6 +81,11 @@ def families():
     yield "qwen2_5_vl", t.Qwen2_5_VLForConditionalGeneration(t.Qwen2_5_VLConfig(
         text_config=text, vision_config=dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=2, spatial_merge_size=2,
                                              temporal_patch_size=2, window_size=8, fullatt_block_indexes=[1], out_hidden_size=16), **ids)), processor
+    text = dict(text, rope_parameters=dict(text["rope_parameters"], mrope_section=[2, 1, 1], mrope_interleaved=True))
+    yield "qwen3_vl", t.Qwen3VLForConditionalGeneration(t.Qwen3VLConfig(
+        text_config=text, vision_config=dict(depth=3, hidden_size=16, intermediate_size=24, num_heads=2, patch_size=2, spatial_merge_size=2, temporal_patch_size=2,
+                                             num_position_embeddings=16, deepstack_visual_indexes=[0, 1], out_hidden_size=16), **ids)), t.Qwen3VLProcessor(
+        processor.image_processor, tok, video_processor=t.Qwen3VLVideoProcessor(patch_size=2, merge_size=2), chat_template=processor.chat_template)
     tiles = [f"<row_{i}_col_{j}>" for i in range(1, 3) for j in range(1, 3)]
     tok = tokenizer({"image_token": "<image>", "fake_image_token": "<fake_token_around_image>", "global_image_token": "<global-img>"}, TURNS.replace("IMAGE", "<image>"))
     tok.add_tokens(tiles + ["<end_of_utterance>"], special_tokens=True)
