@@ -43,10 +43,10 @@ var _ = []func(sample){
 	sample.frompytorch12,
 	sample.frompytorch13,
 	sample.frompytorch14,
-	sample.images0,
 	sample.images1,
 	sample.images2,
 	sample.images3,
+	sample.images4,
 }
 
 func (s sample) frompytorch0() {
@@ -311,7 +311,7 @@ func (s sample) frompytorch14() {
 	_, _, _, _, _, _ = batch, dev, err, monitor, try, w32
 }
 
-func (s sample) images0() {
+func (s sample) images1() {
 	dir := s.dir
 
 	p, err := vision.OpenProcessor(dir) // preprocessor_config.json
@@ -327,7 +327,7 @@ func (s sample) images0() {
 	_, _, _, _, _, _ = dir, err, file, img, in, p
 }
 
-func (s sample) images1() {
+func (s sample) images2() {
 	steps, ctx, dir, labels, images := s.steps, s.ctx, s.dir, s.labels, s.images
 
 	t, err := vision.OpenTower(dir, vision.TowerOptions{Labels: []string{"healthy", "ill"}}) // a new head
@@ -349,7 +349,7 @@ func (s sample) images1() {
 	_, _, _, _, _, _, _, _ = ctx, dir, err, images, labels, steps, t, trainer
 }
 
-func (s sample) images2() {
+func (s sample) images3() {
 	steps, ctx, labels, tokens, pixels := s.steps, s.ctx, s.labels, s.tokens, s.pixels
 
 	m, err := vision.OpenModel("llava-1.5-7b-hf", vision.ModelOptions{Text: transformer.Options{
@@ -369,7 +369,7 @@ func (s sample) images2() {
 	_, _, _, _, _, _, _, _, _ = batch, ctx, err, labels, m, pixels, steps, tokens, trainer
 }
 
-func (s sample) images3() {
+func (s sample) images4() {
 	ctx, images, mask := s.ctx, s.images, s.mask
 
 	e, err := segment.OpenEncoder("sam-vit-base", layers.Options{})
