@@ -32,7 +32,8 @@ type ModelOptions struct {
 
 // Batch is a micro-batch of a [Model].
 type Batch struct {
-	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image; its Embeddings are the model's to set.
+	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image. Its Embeddings and Added are the
+	// model's to set, and in the models of Qwen the Positions of a batch with images.
 	// Of a PaliGemma its Spans are the prefixes, images among them: from the first token of a sequence on those whose token_type_ids are 0.
 	// Without Spans they are the tokens before the first that is learned by the Labels, or all, as its processor makes them.
 	Text transformer.Batch
