@@ -209,6 +209,19 @@ func (t *tuning) neededImages() (list []int, bytes int64, err error) {
 	return list, bytes, nil
 }
 
+// featureRoom returns what the features of images will take.
+func (t *tuning) featureRoom() []room {
+	dir := t.featuresDir()
+	if !t.seesImages() || holdsFile(dir, storeIndex) { // which may have them
+		return nil
+	}
+	_, bytes, err := t.neededImages()
+	if err != nil {
+		return nil // reportImages has said it
+	}
+	return []room{{"what the tower computes of images", dir, bytes}}
+}
+
 // reportImages says what images the run has.
 func (t *tuning) reportImages() error {
 	if !t.seesImages() {

@@ -135,7 +135,7 @@ func (t *tuning) run() (err error) {
 	}
 	defer func() { err = t.endReport(err) }()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
-	if err := checkRoom(t.pageRoom(), files.SpaceOf); err != nil {
+	if err := checkRoom(append(t.pageRoom(), t.featureRoom()...), files.SpaceOf); err != nil {
 		return err
 	}
 	clean, err := t.open()
