@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"net/url"
 	"os"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/chat"
+	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/vision"
 )
@@ -355,12 +354,12 @@ func (r *reader) picture(x imageSource) (p picture, err error) {
 	data := x.data
 	p.white = x.white
 	if p.path = x.path; p.path != "" {
-		if data, err = os.ReadFile(p.path); err != nil {
+		if data, err = r.readImage(p.path); err != nil {
 			return p, err
 		}
 	}
 	p.sum, p.size = sha256.Sum256(data), len(data)
-	width, height, err := vision.DecodeSize(data, vision.DecodeOptions{})
+	width, height, err := vision.DecodeSize(data, r.decoding(&p))
 	if err == nil {
 		p.layout, err = r.options.Images.Processor.Layout(width, height)
 	}
@@ -469,13 +468,13 @@ func (s *Set) Pixels(image int) (vision.Pixels, error) {
 	data, err := s.file(p)
 	var m *vision.Image
 	if err == nil {
-		m, err = vision.Decode(bytes.NewReader(data), vision.DecodeOptions{OnWhite: p.white})
+		m, err = vision.Decode(bytes.NewReader(data), s.decoding(p))
 	}
 	var x vision.Pixels
 	if err == nil {
 		x, err = s.options.Images.Processor.Process(m)
 	}
-	if err != nil && p.path != "" {
+	if err != nil && p.path != "" && !strings.Contains(err.Error(), p.path) {
 		err = fmt.Errorf("%s: %w", p.path, err)
 	}
 	if err != nil {
@@ -490,11 +489,7 @@ func (s *Set) file(p *picture) ([]byte, error) {
 		data := make([]byte, p.size)
 		return data, s.blobs.readAt(data, p.at, "images")
 	}
-	data, err := os.ReadFile(p.path)
-	var at *fs.PathError
-	if errors.As(err, &at) {
-		err = at.Err // the path is said already
-	}
+	data, err := s.readImage(p.path)
 	if err == nil && sha256.Sum256(data) != p.sum {
 		err = fmt.Errorf("the file has changed since the data was read: %w", snug.ErrCorrupt)
 	}
@@ -516,8 +511,42 @@ func (s *Set) ImagesEach() iter.Seq2[int, int] {
 	}
 }
 
-// ImageSum returns the SHA-256 of an image's file.
-func (s *Set) ImageSum(image int) [sha256.Size]byte { return s.pictures[image].sum }
+// ImageSum tells what [Set.Pixels] decodes: the SHA-256 of an image's file, and of how it is decoded.
+func (s *Set) ImageSum(image int) [sha256.Size]byte {
+	p := &s.pictures[image]
+	if p.white {
+		return sha256.Sum256(append(p.sum[:len(p.sum):len(p.sum)], "on white"...))
+	}
+	return p.sum
+}
+
+// DecodeBytes returns about how much memory [Set.Pixels] takes for an image beside what [vision.Layout].Bytes says: the file, and its pixels as the
+// decoder has them and in RGB.
+func (s *Set) DecodeBytes(image int) int64 {
+	p := &s.pictures[image]
+	return int64(p.size) + pixelBytes*int64(p.layout.OriginalWidth)*int64(p.layout.OriginalHeight)
+}
+
+// pixelBytes is about the most that a pixel takes while a file is decoded.
+const pixelBytes = 11
+
+// decoding returns the limits of an image, which with Options.Memory has no more pixels than fit in it.
+func (s *Set) decoding(p *picture) vision.DecodeOptions {
+	o := vision.DecodeOptions{OnWhite: p.white}
+	if s.options.Memory > 0 {
+		o.Pixels = int(min(vision.DefaultPixels, max(s.options.Memory, leastMemory)/pixelBytes))
+	}
+	return o
+}
+
+// readImage reads the file of an image, of which it takes no more than Options.Memory.
+func (s *Set) readImage(path string) ([]byte, error) {
+	most := max(s.options.Memory, leastMemory)
+	if info, err := os.Stat(path); err == nil && s.options.Memory > 0 && info.Size() > most {
+		return nil, fmt.Errorf("%s: the file has %d bytes, and %d may be read: %w", path, info.Size(), most, snug.ErrNoMemory)
+	}
+	return files.ReadInput(path, files.Image)
+}
 
 // ImagesOf returns the numbers of the images on which steps first to last-1 train, see [Set.Batch], and of those that are held out, in rising
 // order.

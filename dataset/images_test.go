@@ -1,8 +1,11 @@
 package dataset
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"image"
+	"image/png"
 	"os"
 	"path/filepath"
 	"strings"
@@ -223,6 +226,8 @@ func TestImageRefused(t *testing.T) {
 		"a video":              {`{"messages": [` + ask(`[{"type": "video", "path": "1.mp4"}]`) + `, ` + colorAnswer + `]}`, "video"},
 		"no user":              {`{"image": "0.png", "messages": [{"role": "system", "content": "x"}, ` + colorAnswer + `]}`, "no turn of the user"},
 		"a name with 0":        {`{"image": "a\u0000.png", "question": "x", "answer": "y"}`, "no path"},
+		"a device":             {`{"image": "/dev/zero", "question": "x", "answer": "y"}`, "regular file"},
+		"a folder":             {`{"image": "/", "question": "x", "answer": "y"}`, "is a folder"},
 		"more than the header": {`{"image": {"bytes": "iVBORw0KGgo="}, "question": "x", "answer": "y"}`, "PNG"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -293,4 +298,51 @@ func (s *Set) rowsOf(b Batch, o Options) int {
 		}
 	}
 	return n
+}
+
+// TestImageLimits: with a limit of memory, neither a file nor its pixels take more.
+func TestImageLimits(t *testing.T) {
+	tok, o := seeing(t, "gemma3")
+	path := imageRows(t, `{"image": "large.png", "question": "x", "answer": "y"}`)
+	var b bytes.Buffer
+	require.NoError(t, png.Encode(&b, image.NewGray(image.Rect(0, 0, 3000, 3000))))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(path), "large.png"), b.Bytes(), 0o600))
+	s, err := Open([]string{path}, tok, o)
+	require.NoError(t, err)
+	require.Equal(t, int64(b.Len()+pixelBytes*3000*3000), s.DecodeBytes(0))
+	require.NoError(t, s.Close())
+	o.Memory = 64 << 20
+	_, err = Open([]string{path}, tok, o)
+	require.ErrorIs(t, err, snug.ErrNoMemory)
+	require.ErrorContains(t, err, "header declares 3000 x 3000 pixels")
+	f, err := os.OpenFile(filepath.Join(filepath.Dir(path), "large.png"), os.O_WRONLY, 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(65<<20))
+	require.NoError(t, f.Close())
+	_, err = Open([]string{path}, tok, o)
+	require.ErrorIs(t, err, snug.ErrNoMemory)
+	require.ErrorContains(t, err, "the file has 68157440 bytes")
+}
+
+// TestImageSums: one file that lies on white in a table, and has no alpha in a path, is two images.
+func TestImageSums(t *testing.T) {
+	tok, o := seeing(t, "gemma3")
+	data, err := os.ReadFile(filepath.Join(imageFolder, "0.png"))
+	require.NoError(t, err)
+	path := imageRows(t, `{"image": "0.png", "question": "x", "answer": "y"}`)
+	type file struct {
+		Bytes []byte `parquet:"bytes"`
+	}
+	table := filepath.Join(filepath.Dir(path), "data.parquet")
+	type named struct {
+		Image    file   `parquet:"image"`
+		Question string `parquet:"question"`
+		Answer   string `parquet:"answer"`
+	}
+	require.NoError(t, parquet.WriteFile(table, []named{{file{data}, "x", "y"}}))
+	s, err := Open([]string{path, table}, tok, o)
+	require.NoError(t, err)
+	require.Equal(t, 2, s.Images())
+	require.NotEqual(t, s.ImageSum(0), s.ImageSum(1))
+	require.NoError(t, s.Close())
 }

@@ -101,7 +101,7 @@ func (r *reader) labelChat(c chat.Conversation, pictures []picture) ([]int32, ch
 	for _, turn := range l.Turns {
 		spans = append(spans, span{Begin: turn.Begin, End: turn.End})
 	}
-	o := tokenizer.EncodeOptions{NoSpecial: true}
+	o := tokenizer.EncodeOptions{NoSpecial: r.options.Images == nil || !r.options.Images.AddsSpecial(r.tok.Config().BOS, l.Text)}
 	var ids []int32
 	text, err := r.beginning(l.Text, o)
 	if err == nil {

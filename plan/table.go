@@ -74,7 +74,11 @@ func (t Task) adapters() string {
 		return ""
 	}
 	_, trained, _ := t.counts()
-	return fmt.Sprintf(" and %d of adapters", trained-t.besideLen(true))
+	beside := t.besideLen(true)
+	if own := t.besideLen(false); own != beside {
+		return fmt.Sprintf(", %d of adapters and %d of modules beside the model", trained-beside, beside-own)
+	}
+	return fmt.Sprintf(" and %d of adapters", trained-beside)
 }
 
 // rates gives the rates by which times are predicted.

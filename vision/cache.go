@@ -231,6 +231,9 @@ func (c *Cache) Fill(ctx context.Context, e *Encoder, images int, image func(i i
 	for i := range images {
 		sum, l, pixels := image(i)
 		if !c.Has(sum, l) {
+			if pixels == nil {
+				return fmt.Errorf("the pixels of image %d are nil: %w", i, snug.ErrConfig)
+			}
 			x, err := pixels()
 			if err != nil {
 				return err

@@ -166,6 +166,11 @@ func TestCacheRefused(t *testing.T) {
 	require.False(t, cache.Has(sum, l))
 	require.ErrorIs(t, cache.Fill(ctx, nil, 1, image, nil), snug.ErrConfig)
 	require.ErrorIs(t, cache.Fill(ctx, e, 1, nil, nil), snug.ErrConfig)
+	require.ErrorIs(t, cache.Fill(ctx, e, 1, func(int) ([sha256.Size]byte, vision.Layout, func() (vision.Pixels, error)) {
+		return sum, l, nil
+	}, nil), snug.ErrConfig)
+	require.Positive(t, in.ProjectorBytes(math.MaxInt, snug.F32))
+	require.Zero(t, in.ProjectorBytes(-1, snug.F32))
 	for _, none := range []*vision.Cache{nil, {}} {
 		require.ErrorIs(t, none.Commit(), snug.ErrConfig)
 		require.ErrorIs(t, none.Put(sum, vision.Features{}), snug.ErrConfig)

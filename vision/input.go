@@ -10,6 +10,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -35,6 +36,12 @@ func OpenInput(dir string) (in *Input, err error) {
 		return nil, err
 	}
 	return in, nil
+}
+
+// AddsSpecial reports whether transformers' processor adds the tokenizer's special tokens to a conversation that a chat template has written:
+// unless it begins with bos, the token that begins a text, as LLaVA's do not.
+func (in *Input) AddsSpecial(bos, text string) bool {
+	return bos == "" || !strings.HasPrefix(text, bos)
 }
 
 // MaxPixels is [Processor.MaxPixels].
@@ -88,7 +95,7 @@ func (in *Input) Projector() iter.Seq2[string, []int] {
 // ProjectorBytes returns about how much memory a Model's pass takes for images that have a number of rows in all, beside the text and the
 // parameters of the projector: what the projector reads, in float32, and its rows and their gradients in the type.
 func (in *Input) ProjectorBytes(rows int, dt snug.DType) int64 {
-	if in == nil || in.connection.layers == nil {
+	if in == nil || in.connection.layers == nil || rows <= 0 {
 		return 0
 	}
 	each := 4*int64(in.reads*in.per) + 2*int64(dt.Size()*in.reads*in.per)
@@ -100,7 +107,7 @@ func (in *Input) ProjectorBytes(rows int, dt snug.DType) int64 {
 			each += 3 * int64(dt.Size()*shape[0])
 		}
 	}
-	return int64(rows) * each
+	return saturate.Mul(int64(rows), each)
 }
 
 // EncoderBytes returns about how much memory an [Encoder] in a type takes to encode one image of a layout, its weights included. It reads the

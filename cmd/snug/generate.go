@@ -20,6 +20,7 @@ import (
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
+	"github.com/snug-ml/snug/vision"
 )
 
 func generateCommand() *command {
@@ -145,12 +146,12 @@ func runGenerate(c *call) (err error) {
 // writer writes the tokens of a model as text.
 type writer struct {
 	*transformer.Generator
-	model    *transformer.Model
-	tok      *tokenizer.Tokenizer
-	prompt   []int32
-	*looking // of a prompt with images, else nil
-	ends     []int32
-	most     int // maximum number of tokens to write
+	model        *transformer.Model
+	tok          *tokenizer.Tokenizer
+	prompt       []int32
+	*imagePrompt // of a prompt with images, else nil
+	ends         []int32
+	most         int // maximum number of tokens to write
 }
 
 // open reads the prompt and opens the model.
@@ -178,7 +179,7 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 		return nil, err
 	}
 	if len(f.images) > 0 {
-		w.prompt, w.looking, err = f.encodeWithImages(w.tok, text)
+		w.prompt, w.imagePrompt, err = f.encodeWithImages(w.tok, text)
 	} else {
 		w.prompt, err = f.encode(w.tok, text)
 	}
@@ -204,8 +205,8 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if err := fitsHost("generate", f.dir, config, f.options, hostMemory(os.DirFS("/"))); err != nil {
 		return nil, err
 	}
-	if w.looking != nil {
-		w.model, err = w.looking.open(f.dir, f.options)
+	if w.imagePrompt != nil {
+		w.model, err = w.imagePrompt.open(f.dir, f.options)
 	} else {
 		w.model, err = transformer.Open(f.dir, f.options)
 	}
@@ -251,7 +252,8 @@ func (f *generateFlags) encode(tok *tokenizer.Tokenizer, prompt string) ([]int32
 		if prompt, err = template.Render(chat.Conversation{Messages: append(messages, chat.Message{Role: "user", Content: prompt})}, true); err != nil {
 			return nil, err
 		}
-		o.NoSpecial = true // the template adds the special tokens
+		in, err := vision.OpenInput(f.dir)
+		o.NoSpecial = err != nil || !in.AddsSpecial(tok.Config().BOS, prompt) // the template adds the special tokens, but of some models that see images
 	case f.system != "":
 		return nil, usagef("generate: -system: the model has no chat template")
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/snug-ml/snug/vision"
 )
 
-// looking is a prompt with images.
-type looking struct {
+// imagePrompt is a prompt with images.
+type imagePrompt struct {
 	model  *vision.Model
 	pixels []vision.Pixels
 }
@@ -25,7 +25,7 @@ func imageFilesFlag(to *[]string) *flagRow {
 			return "", fmt.Errorf("one of the names is empty")
 		}
 		return name, nil
-	}, "images (PNG, JPEG, WebP, GIF, BMP, TIFF) that the message begins with, with commas, for a model that sees images")
+	}, "files of images (PNG, JPEG, WebP, GIF, BMP, TIFF), with commas, before the prompt in the user's message, for a model that sees images. With -plain the prompt has the model's placeholder of each")
 	r.arg, r.file = "FILES", true
 	return r
 }
@@ -55,12 +55,12 @@ func (f *generateFlags) readImages() (in *vision.Input, pixels []vision.Pixels, 
 }
 
 // encodeWithImages returns the tokens of a prompt that begins with the images.
-func (f *generateFlags) encodeWithImages(tok *tokenizer.Tokenizer, prompt string) (ids []int32, l *looking, err error) {
+func (f *generateFlags) encodeWithImages(tok *tokenizer.Tokenizer, prompt string) (ids []int32, l *imagePrompt, err error) {
 	in, pixels, err := f.readImages()
 	if err != nil {
 		return nil, nil, err
 	}
-	l = &looking{pixels: pixels}
+	l = &imagePrompt{pixels: pixels}
 	var layouts []vision.Layout
 	for _, x := range pixels {
 		layouts = append(layouts, x.Layout)
@@ -79,7 +79,8 @@ func (f *generateFlags) encodeWithImages(tok *tokenizer.Tokenizer, prompt string
 		}
 	}
 	if prompt, err = in.Processor.Expand(prompt, layouts...); err == nil {
-		ids, err = tok.Encode(prompt, tokenizer.EncodeOptions{NoSpecial: true})
+		whole := in.Processor.WholePrompt() // which has its first token already
+		ids, err = tok.Encode(prompt, tokenizer.EncodeOptions{NoSpecial: whole || !f.plain && !in.AddsSpecial(tok.Config().BOS, prompt)})
 	}
 	return ids, l, err
 }
@@ -99,7 +100,7 @@ func (f *generateFlags) conversation(prompt string) (c chat.Conversation) {
 }
 
 // open opens the model with its tower.
-func (l *looking) open(dir string, o transformer.Options) (m *transformer.Model, err error) {
+func (l *imagePrompt) open(dir string, o transformer.Options) (m *transformer.Model, err error) {
 	if l.model, err = vision.OpenModel(dir, vision.ModelOptions{Text: o}); err != nil {
 		return nil, err
 	}
@@ -108,16 +109,16 @@ func (l *looking) open(dir string, o transformer.Options) (m *transformer.Model,
 
 // begin gives the prompt to the generator.
 func (w *writer) begin(ctx context.Context) error {
-	if w.looking == nil {
+	if w.imagePrompt == nil {
 		return w.Prompt(ctx, w.prompt)
 	}
-	return w.looking.model.Prompt(ctx, w.Generator, vision.Batch{Text: transformer.Batch{Tokens: w.prompt}, Images: w.looking.pixels})
+	return w.imagePrompt.model.Prompt(ctx, w.Generator, vision.Batch{Text: transformer.Batch{Tokens: w.prompt}, Images: w.imagePrompt.pixels})
 }
 
 // close closes the model.
 func (w *writer) close() error {
-	if w.looking != nil {
-		return w.looking.model.Close()
+	if w.imagePrompt != nil {
+		return w.imagePrompt.model.Close()
 	}
 	return w.model.Close()
 }

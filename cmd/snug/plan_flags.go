@@ -116,8 +116,8 @@ func (f *planFlags) table() flagTable {
 		sizeFlag("disk", &f.disk, "disk that the plan may use; default: none"),
 		batchFlag(&f.batch, "samples of a step, over all ranks: sequences or images"),
 		countFlag("context", "N", &f.context, 0, 1, math.MaxInt, "tokens in a sequence, at most as many as the model has positions for; default: the preset's, or the folder's but at most "+strconv.Itoa(usualContext)+", and with -memory "+strconv.Itoa(defaultContext)+" as in snug tune"),
-		listFlag("pixels", &f.images, nil, parseSide, "with a folder of a model that sees images: also a line for each of these sides of one image in a sample, such as 448,1024, whose rows come to those "+
-			"of -context"),
+		listFlag("pixels", &f.images, nil, parseSide, "with a folder of a model that sees images: also a plan for one square image of each of these sides in every sample, such as 448,1024. Its tokens come to those "+
+			"of -context, and the projector trains"),
 		maxPixelsFlag(&f.most).only(&use{"-pixels", "there is none", func() bool { return len(f.images) > 0 }}),
 		countFlag("ranks", "N", &f.ranks, 1, 1, maxBatch, "processes that make a step together, each on such a device; -batch is for all of them"),
 		sizeFlag("network", &f.network, `with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures them; default: 10GB, with 16GB-unified 1GB`).only(network),

@@ -65,8 +65,8 @@ func fitImages(c *imageCosts, samples int, fit func(extra int64) (plan.Plan, err
 	}
 }
 
-// planImages writes a line for each size of an image in a sample: its rows beside the context of text, the tower, and the plan with which the model
-// trains.
+// planImages writes a line for each size of an image in a sample: its tokens beside the context of text, the plan with which the model trains, and what
+// the encoder takes before.
 func (f *planFlags) planImages(w io.Writer, t plan.Task, operands []string) error {
 	if len(f.images) == 0 {
 		return nil
@@ -122,7 +122,7 @@ func (f *planFlags) planImage(in *vision.Input, t plan.Task, folder string, side
 		one.extra = extra
 		return one.fit(t, folder)
 	})
-	head := fmt.Sprintf("%d rows", rows)
+	head := fmt.Sprintf("%d tokens of an image", rows)
 	var miss *plan.MissError
 	if errors.As(err, &miss) {
 		return head + ": nothing fits, at least " + meter.FormatBytesUp(miss.Minimum) + " is wanted", nil
@@ -147,5 +147,5 @@ func (f *planFlags) planImage(in *vision.Input, t plan.Task, folder string, side
 		}
 		what = fmt.Sprintf("%s of resident memory", meter.FormatBytesUp(n))
 	}
-	return strings.Join([]string{head, what, fmt.Sprintf("micro-batch %d%s, rematerialization %s", r.Micro, frozen, cmp.Or(r.Remat.Name, "keep all")), fmt.Sprintf("the tower, once an image, %s", meter.FormatBytesUp(tower))}, "; "), nil
+	return strings.Join([]string{head, what, fmt.Sprintf("micro-batch %d%s, rematerialization %s", r.Micro, frozen, cmp.Or(r.Remat.Name, "keep all")), fmt.Sprintf("encoder, before training: %s", meter.FormatBytesUp(tower))}, "; "), nil
 }

@@ -79,6 +79,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.dir == "", "want -model: a folder as Hugging Face publishes it"},
 		{f.files == "", "want -data: files of JSON, CSV, Parquet or text, or folders of them"},
 		{f.files != "" && slices.Contains(strings.Split(f.files, ","), ""), fmt.Sprintf("-data %s: one of the names is empty", f.files)},
+		{f.featureDir != "" && f.output != "" && (within(f.featureDir, f.output) || within(f.output, f.featureDir)), "-features and -o name one folder, or one is in the other"},
 		{f.output == "" && !f.dryRun && f.show == 0, "want -o: the folder to write, or -dry-run"},
 		{kind.base != "" && f.form != "" && f.form != kind.base, fmt.Sprintf("-adapter %s begins with what %s loses: want -base %s, not %s", kind.name, kind.base, kind.base, f.form)},
 		{kind.shared && (f.given("alpha") || f.rslora), "-alpha and -rslora scale products, and -adapter " + kind.name + " trains its scales"},
@@ -202,8 +203,8 @@ func newTuning(c *call) (*tuning, error) {
 		return nil, usageError{err}
 	}
 	fmt.Fprint(c.stderr, unreadFields(m.config))
-	if m.blind != nil {
-		fmt.Fprintf(c.stderr, "snug: tune: only text is read for %s: %s\n", escaped(f.dir), oneLine(m.blind, c.args...))
+	if m.imageErr != nil {
+		fmt.Fprintf(c.stderr, "snug: tune: only text is read for %s: %s\n", escaped(f.dir), oneLine(m.imageErr, c.args...))
 	}
 	t := &tuning{tuneFlags: f, material: m, call: c}
 	if n := t.stepCount(); n > checkpoint.MaxStep {

@@ -56,17 +56,17 @@ const textPart, projectorPart = "text", "projector"
 // rows are the rows of the table of flags.
 func (f *imageFlags) rows() flagTable {
 	return flagTable{
-		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images begin; default: that of the data file"),
+		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images begin; default: that of the data file. This flag and the next four change nothing where no data has images"),
 		maxPixelsFlag(&f.pixels),
 		listFlag("train", &f.trains, []string{textPart, projectorPart}, func(part string) (string, error) {
 			if part != textPart && part != projectorPart {
 				return "", fmt.Errorf("want text, or text,projector")
 			}
 			return part, nil
-		}, "what trains in a model that sees images: text, or text,projector (default). The tower of images is frozen"),
-		fileFlag("features", "DIR", &f.featureDir, "keep in this folder what the tower computes of the images, for other runs with the same model and images; default: in DIR.pages, which is "+
-			"removed at the end. It is computed before the first step, and the tower is not in memory then"),
-		countFlag("features-bits", "N", &f.featureBits, 0, 8, 16, "bits of an element of what is kept: 8, with a scale for 256 of them, or 16 (default: as many as -compute has)"),
+		}, "parts that train in a model that sees images: text, or text,projector (default). The encoder of images never does"),
+		fileFlag("features", "DIR", &f.featureDir, "folder for the features of the images, which other runs with the same model and images read; default: in the folder DIR.pages, with the DIR of -o, "+
+			"which is removed at the end. The encoder computes features before the first step, and is then freed. Further ranks use DIR-1, DIR-2, ..., and each computes all features"),
+		countFlag("features-bits", "N", &f.featureBits, 0, 8, 16, "bits of a stored feature: 8, with a scale for each 256 of them, or 16 (bf16 if -compute is f32); default: the type of -compute"),
 	}
 }
 
@@ -84,8 +84,8 @@ func (f *imageFlags) check() string {
 	return ""
 }
 
-// seeing is a run on images: what the frozen tower computes of them is read from a cache, and the model has no tower.
-type seeing struct {
+// imageRun is a run on images: what the frozen tower computes of them is read from a cache, and the model has no tower.
+type imageRun struct {
 	model    *vision.Model
 	cache    *vision.Cache
 	features *offload.Store
@@ -94,7 +94,7 @@ type seeing struct {
 // seesImages reports whether samples of the data have images.
 func (m *material) seesImages() bool { return m.data != nil && m.data.Images() > 0 }
 
-// openInput says to the data how the model sees images, if it does. A line says why not where a model of images and text is not known here.
+// openInput sets how the data reads images, if the model sees them. A line says why not where a model of images and text is not known here.
 func (m *material) openInput(f *tuneFlags) error {
 	if m.config.Whole == "" || f.beta > 0 || f.teacher.dir != "" {
 		return nil
@@ -103,7 +103,7 @@ func (m *material) openInput(f *tuneFlags) error {
 	if err != nil && f.pixels > 0 {
 		return usagef("tune: -max-pixels: %w", err)
 	}
-	if m.blind = err; err == nil {
+	if m.imageErr = err; err == nil {
 		m.dataOptions.Images, m.dataOptions.ImageFolder = in, f.imageDir
 	}
 	return nil
@@ -192,14 +192,20 @@ func (t *tuning) featuresDir() string {
 	return t.featureDir
 }
 
-// neededImages returns the numbers of the images that this run reads, and the bytes of their features.
+// neededImages returns the numbers of the images that this run reads, one of each file, and the bytes of their features.
 func (t *tuning) neededImages() (list []int, bytes int64, err error) {
 	first := 0
 	if t.folder != nil {
 		first, _, _ = t.folder.Newest()
 	}
-	list = t.data.ImagesOf(first, t.stepCount(), t.batch)
-	for _, i := range list {
+	seen := map[[sha256.Size]byte]bool{}
+	for _, i := range t.data.ImagesOf(first, t.stepCount(), t.batch) {
+		if sum := t.data.ImageSum(i); seen[sum] {
+			continue
+		} else {
+			seen[sum] = true
+		}
+		list = append(list, i)
 		n, err := t.featureBytes(t.data.Layout(i))
 		if err != nil {
 			return nil, 0, err
@@ -236,21 +242,22 @@ func (t *tuning) reportImages() error {
 		if err != nil {
 			return err
 		}
-		t.encoding = max(t.encoding, n)
+		t.encoding = max(t.encoding, n+t.data.DecodeBytes(i))
 	}
-	fmt.Fprintf(t.call.stdout, "\nimages: %s in this run; the tower runs once for each, with about %s, and what it computes takes %s in %s\n",
-		console.Count(len(list), "image"), meter.FormatBytes(t.encoding), meter.FormatBytesUp(bytes), escaped(t.featuresDir()))
-	fmt.Fprintf(t.call.stdout, "        beside the plan above, the projector, its activations and pages of features take %s\n", meter.FormatBytesUp(t.images))
+	fmt.Fprintf(t.call.stdout, "\nimages: %s in this run, whose features take %s in %s; those that are missing there are computed first, with about %s of memory\n",
+		console.Count(len(list), "image"), meter.FormatBytesUp(bytes), escaped(t.featuresDir()), meter.FormatBytes(t.encoding))
+	fmt.Fprintf(t.call.stdout, "        beside the plan above: weights and activations of the projector, and the cache of features, at most %s\n", meter.FormatBytesUp(t.images))
 	if limit := t.processLimit(); limit > 0 && !t.onDevice() && t.process.Base+t.encoding > limit {
-		return usagef("tune: -memory %s: the tower takes about %s for the largest image, beside %s of the process", meter.FormatBytes(limit), meter.FormatBytesUp(t.encoding), meter.FormatBytes(t.process.Base))
+		return usagef("tune: -memory %s: the largest image and the encoder take about %s, beside %s of the process", meter.FormatBytes(limit), meter.FormatBytesUp(t.encoding), meter.FormatBytes(t.process.Base))
 	}
 	return nil
 }
 
-// about tells what features depend on beside the image: the model's weights, and the files of the processor.
+// aboutFeatures tells what features depend on beside the image: the model's weights, the type and the device of the encoder, and the files of the
+// processor.
 func (t *tuning) aboutFeatures() (sum [sha256.Size]byte, err error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s\n", t.modelSums.config, t.modelSums.weights)
+	fmt.Fprintf(h, "%s %s %s %s\n", t.modelSums.config, t.modelSums.weights, t.dtype, t.dev.Name())
 	for _, name := range []string{"preprocessor_config.json", "processor_config.json"} {
 		text, err := files.ReadInput(filepath.Join(t.dir, name), files.Description)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -347,34 +354,34 @@ func (t *tuning) keptFeatures() string {
 	return "the same command goes on from what is in " + t.featureDir
 }
 
-// openSeeing opens the model without its tower.
-func (t *tuning) openSeeing(o transformer.Options) (err error) {
-	t.seeing.model, err = vision.OpenModel(t.dir, vision.ModelOptions{Text: o, NoEncoder: true, Train: func(string) bool { return t.trainsProjector() }})
+// openImageModel opens the model without its tower.
+func (t *tuning) openImageModel(o transformer.Options) (err error) {
+	t.imageRun.model, err = vision.OpenModel(t.dir, vision.ModelOptions{Text: o, NoEncoder: true, Train: func(string) bool { return t.trainsProjector() }})
 	if err == nil {
-		t.model = t.seeing.model.Text
+		t.model = t.imageRun.model.Text
 	}
 	return err
 }
 
-// closeSeeing closes the model and the store of features.
-func (t *tuning) closeSeeing() error {
+// closeImages closes the model and the store of features.
+func (t *tuning) closeImages() error {
 	var err error
-	if t.seeing.model != nil {
-		err = t.seeing.model.Close()
+	if t.imageRun.model != nil {
+		err = t.imageRun.model.Close()
 		t.model = nil
 	}
 	return errors.Join(err, t.features.Close())
 }
 
-// viewer is a model of images and text that learns to predict the labels.
-type viewer struct {
+// imageModel is a model of images and text that learns to predict the labels.
+type imageModel struct {
 	*vision.Model
 	data  *dataset.Set
 	cache *vision.Cache
 }
 
 // batch returns a batch with the features of its images.
-func (v viewer) batch(b dataset.Batch) (out vision.Batch, err error) {
+func (v imageModel) batch(b dataset.Batch) (out vision.Batch, err error) {
 	out.Text, out.Features = b.Batch, []vision.Features{}
 	for _, images := range b.Images {
 		for _, i := range images {
@@ -388,9 +395,9 @@ func (v viewer) batch(b dataset.Batch) (out vision.Batch, err error) {
 	return out, nil
 }
 
-func (v viewer) Weight(b dataset.Batch) float64 { return b.Weight() }
+func (v imageModel) Weight(b dataset.Batch) float64 { return b.Weight() }
 
-func (v viewer) Backprop(ctx context.Context, b dataset.Batch, scale float32, w train.Window) (loss fused.Loss, err error) {
+func (v imageModel) Backprop(ctx context.Context, b dataset.Batch, scale float32, w train.Window) (loss fused.Loss, err error) {
 	seen, err := v.batch(b)
 	if err != nil {
 		return loss, err
@@ -398,7 +405,7 @@ func (v viewer) Backprop(ctx context.Context, b dataset.Batch, scale float32, w 
 	return v.Model.Backprop(ctx, seen, scale, w)
 }
 
-func (v viewer) Evaluate(ctx context.Context, b dataset.Batch) (loss fused.Loss, err error) {
+func (v imageModel) Evaluate(ctx context.Context, b dataset.Batch) (loss fused.Loss, err error) {
 	seen, err := v.batch(b)
 	if err != nil {
 		return loss, err

@@ -83,7 +83,7 @@ func TestTuneImages(t *testing.T) {
 			status, printed, errs := snugged("tune", "-model", model, "-data", filepath.Join(imageModels, golden.Data), "-o", out, "-compute", "f32", "-base", "bf16",
 				"-held-out", "0", "-epochs", "4", "-batch", "2", "-lr", "1e-2")
 			require.Zero(t, status, errs)
-			require.Contains(t, printed, " images in this run")
+			require.Contains(t, printed, " images in this run, whose features take ")
 			require.NoDirExists(t, out+".pages")
 			after := imageLoss(t, model, golden.Data, out)
 			require.Less(t, after, 0.7*golden.Loss)
@@ -135,8 +135,8 @@ func TestPlanPixels(t *testing.T) {
 	model := filepath.Join(imageModels, "qwen2_5_vl")
 	status, said, errs := snugged("plan", "-lora", "4", "-memory", "200MiB", "-context", "32", "-pixels", "8,64", "-max-pixels", "1024", model)
 	require.Zero(t, status, errs)
-	require.Regexp(t, `(?m)^     8 px: 4 rows; .* of resident memory; micro-batch \d+, frozen weights in 16 bits, rematerialization .+; the tower, once an image, .*B$`, said)
-	require.Regexp(t, `(?m)^    64 px: 64 rows; `, said)
+	require.Regexp(t, `(?m)^     8 px: 4 tokens of an image; .* of resident memory; micro-batch \d+, frozen weights in 16 bits, rematerialization .+; encoder, before training: .*B$`, said)
+	require.Regexp(t, `(?m)^    64 px: 64 tokens of an image; `, said)
 	status, said, errs = snugged("plan", "-lora", "4", "-context", "32", "-pixels", "8", "-device-memory", "8GiB", model)
 	require.Zero(t, status, errs)
 	require.Contains(t, said, "on the device; micro-batch")
@@ -192,12 +192,15 @@ func TestTuneFeatures(t *testing.T) {
 	coarse, _ := tuneImages(t, filepath.Join(dir, "d"), "-features", kept, "-features-bits", "8")
 	require.NotEqual(t, plain, coarse)
 	require.InEpsilon(t, imageLoss(t, filepath.Join(imageModels, "gemma3"), "data.jsonl", filepath.Join(dir, "a")), imageLoss(t, filepath.Join(imageModels, "gemma3"), "data.jsonl", filepath.Join(dir, "d")), 0.02)
+	low, _ := tuneImages(t, filepath.Join(dir, "f"), "-features", filepath.Join(dir, "low"), "-compute", "bf16")
+	mixed, _ := tuneImages(t, filepath.Join(dir, "g"), "-features", kept, "-compute", "bf16")
+	require.Equal(t, low, mixed) // features of an encoder in another type are not its own
 	frozen, _ := tuneImages(t, filepath.Join(dir, "e"), "-train", "text")
 	require.NotContains(t, frozen, "mm_input_projection")
 	require.Contains(t, plain, "mm_input_projection")
 	s, err := offload.Open(kept, offload.Options{})
 	require.NoError(t, err)
-	require.Len(t, s.Keys(), 20) // 10 in 32 bits, 10 in 8
+	require.Len(t, s.Keys(), 30) // 10 each in f32, in 8 bits and in bf16
 	require.NoError(t, s.Close())
 }
 
@@ -233,10 +236,14 @@ func TestTuneImagesRefused(t *testing.T) {
 		"bits":            {[]string{"-features-bits", "9"}, "want 8 or 16"},
 		"too little":      {[]string{"-memory", "1MiB"}, "nothing fits"},
 		"another folder":  {[]string{"-images", os.TempDir()}, "no such file"},
+		"in the output":   {[]string{"-features", "OUT"}, "name one folder"},
 		"in another file": {[]string{"-features", filepath.Join(imageModels, "data.jsonl")}, "features of images"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
+			for i, flag := range c.flags {
+				c.flags[i] = strings.ReplaceAll(flag, "OUT", out)
+			}
 			status, _, errs := snugged(append([]string{"tune", "-model", filepath.Join(imageModels, "gemma3"), "-data", filepath.Join(imageModels, "data.jsonl"), "-o", out}, c.flags...)...)
 			require.NotZero(t, status)
 			require.Contains(t, errs, c.says)

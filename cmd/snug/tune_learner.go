@@ -20,8 +20,8 @@ func (t *tuning) learner() (learner, error) {
 	case t.teacherConfig != nil:
 		return t.studying()
 	}
-	if t.seeing.model != nil {
-		return viewer{t.seeing.model, t.data, t.cache}, nil
+	if t.imageRun.model != nil {
+		return imageModel{t.imageRun.model, t.data, t.cache}, nil
 	}
 	return predictor{t.model}, nil
 }

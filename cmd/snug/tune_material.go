@@ -39,7 +39,7 @@ type material struct {
 	teacherConfig *transformer.Config // nil without -teacher
 	modelSums     checksums
 	teacherSums   checksums // empty without -teacher
-	blind         error     // why images are not read of a model that sees them, nil if they are
+	imageErr      error     // why images are not read of a model that sees them, nil if they are
 }
 
 // checksums tell a model from others, wherever its folder is.

@@ -53,7 +53,7 @@ type tuning struct {
 
 	preferences *preferences // of -dpo
 	student     *student     // of -teacher
-	seeing                   // of data with images
+	imageRun                 // of data with images
 	images      int64        // bytes that images take in the process beside the plan
 	encoding    int64        // bytes that the tower of images takes before the first step
 }
@@ -268,7 +268,7 @@ func (t *tuning) open() (clean func() error, err error) {
 		if err != nil {
 			return clean, err
 		}
-		if err := t.openSeeing(o); err != nil {
+		if err := t.openImageModel(o); err != nil {
 			return clean, err
 		}
 	} else if t.model, err = transformer.Open(t.dir, o); err != nil {
@@ -320,7 +320,7 @@ func (t *tuning) close() (err error) {
 	if t.trainer != nil {
 		err = t.trainer.Close()
 	}
-	err = errors.Join(err, t.closeSeeing())
+	err = errors.Join(err, t.closeImages())
 	if t.model != nil {
 		err = errors.Join(err, t.model.Close())
 	}

@@ -21,8 +21,8 @@ func (t *tuning) save() error {
 		return t.model.JoinSave(0)
 	case t.follows():
 		return nil
-	case t.seeing.model != nil && t.full:
-		return t.seeing.model.Save(t.output, 0)
+	case t.imageRun.model != nil && t.full:
+		return t.imageRun.model.Save(t.output, 0)
 	case !t.full:
 		return t.model.SaveAdapter(t.output)
 	}
@@ -78,6 +78,9 @@ func (t *tuning) howToUse() string {
 	out := shellQuote(t.output)
 	if t.seesImages() {
 		out += " -image FILE"
+		if t.pixels > 0 {
+			out += fmt.Sprintf(" -max-pixels %d", t.pixels)
+		}
 	}
 	switch text := "the adapter is in " + escaped(t.output) + ": snug generate -model " + shellQuote(t.dir) + " -adapter " + out; {
 	case t.full:

@@ -21,6 +21,7 @@ const (
 	Vocabulary              // tokenizer.json, vocab.json, merges.txt
 	Index                   // the index of weights in shards
 	Weights                 // safetensors: the readers limit the header, and read no more of it at once
+	Image                   // PNG, JPEG and others
 	Data                    // text, JSON Lines, tables: the readers limit what they hold of it at once
 )
 
@@ -32,7 +33,7 @@ func (k Kind) Limit() int64 {
 		return 16 << 20
 	case Template:
 		return 1 << 20
-	case Vocabulary:
+	case Vocabulary, Image:
 		return 256 << 20
 	case Index:
 		return 64 << 20

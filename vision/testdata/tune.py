@@ -49,6 +49,7 @@ def tokenizer(specials, template):
 def families():
     t = transformers
     tok = tokenizer({"image_token": "<image>"}, FIRST)
+    tok.backend_tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])  # as LLaVA's
     image = tok.convert_tokens_to_ids("<image>")
     yield "llava", t.LlavaForConditionalGeneration(t.LlavaConfig(
         text_config=dict(model_type="llama", vocab_size=len(tok), **TEXT), vision_config=dict(model_type="clip_vision_model", **TOWER),
@@ -148,9 +149,9 @@ def samples(folder, p):
         images = [Image.open(folder / c["path"]) for m in messages for c in m["content"] if c["type"] == "image"]
         whole = p.apply_chat_template(messages, tokenize=False)
 
-        def tokens(text):
+        def tokens(text):  # as apply_chat_template of processors has them
             n = text.count(getattr(p, "boi_token", p.image_token) or p.image_token)
-            return p(text=text, images=images[:n] or None, return_tensors="pt", add_special_tokens=False)
+            return p(text=text, images=images[:n] or None, return_tensors="pt", add_special_tokens=not text.startswith(p.tokenizer.bos_token))
 
         inputs = tokens(whole)
         learned = torch.zeros_like(inputs["input_ids"])
@@ -182,7 +183,7 @@ def answer(folder, m, p):
     else:
         user = dict(role="user", content=[dict(type="image"), dict(type="text", text="what color is this")])
         text = p.apply_chat_template([user], tokenize=False, add_generation_prompt=True)
-        inputs = p(text=text, images=[Image.open(folder / "4.png")], return_tensors="pt", add_special_tokens=False)
+        inputs = p(text=text, images=[Image.open(folder / "4.png")], return_tensors="pt", add_special_tokens=not text.startswith(p.tokenizer.bos_token))
     n = inputs["input_ids"].shape[1]
     inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
     ids = m.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=p.tokenizer.eos_token_id, pad_token_id=0)[0, n:]
