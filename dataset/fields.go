@@ -65,7 +65,7 @@ var rowRules = map[string]rule{
 
 var media = rule{"refused: only text and images are learned", refuseMedia}
 
-var images = rule{"of a conversation or a question, for a model that sees images; else refused", refuseMedia}
+var images = rule{"of a conversation or a question, for PaliGemma of prompt and completion, for a model that sees images; else refused", refuseMedia}
 
 func refuseMedia(_ *rows, name string, _ value) (bool, error) {
 	return false, fmt.Errorf("the row has %s, and only text is learned"+withoutIt, name, name)

@@ -188,7 +188,7 @@ func (f *rows) attach(v *view, c *content) error {
 		return nil
 	case !f.reader.options.Images.Processor.WholePrompt():
 		return fmt.Errorf("the row has images beside texts, which wants messages, or a question and its answer, and a model with a chat template")
-	case c.prompt == "" || c.asked != "" || strings.Contains(c.prompt, textMark):
+	case c.asked != "" || strings.Contains(c.prompt, textMark):
 		return fmt.Errorf("the model wants images before a text with prompt and completion, such as -map prompt=question,completion=answer")
 	default:
 		c.images = given
@@ -230,6 +230,8 @@ func (f *rows) attach(v *view, c *content) error {
 		}
 		messages[i].Content = marks + messages[i].Content
 		f.maps("images", "the beginning of the first turn of user")
+	case len(given) == 0 && len(places) > 0:
+		return fmt.Errorf("the messages have places for %d images, each %s or part of type image without a path, and the row has none: give them in a field images, or remove the places", len(places), textMark)
 	case len(places) != len(given):
 		return fmt.Errorf("the messages have places for %d images, and the row has %d: each %s, or part of type image without a path, is one", len(places), len(given), textMark)
 	}
@@ -496,7 +498,7 @@ func (s *Set) file(p *picture) ([]byte, error) {
 	return data, err
 }
 
-// ImagesEach yields the rows of the text that the images of each sample have, in the order of the files.
+// ImagesEach yields for every sample, in the order of the files, its number and how many tokens of the text its images have.
 func (s *Set) ImagesEach() iter.Seq2[int, int] {
 	return func(yield func(int, int) bool) {
 		for n := range s.list.n {
@@ -548,8 +550,8 @@ func (s *Set) readImage(path string) ([]byte, error) {
 	return files.ReadInput(path, files.Image)
 }
 
-// ImagesOf returns the numbers of the images on which steps first to last-1 train, see [Set.Batch], and of those that are held out, in rising
-// order.
+// ImagesOf returns the numbers of the images on which steps first to last-1 of so many samples train, see [Set.Batch], and of those that are held
+// out, in rising order.
 func (s *Set) ImagesOf(first, last, samples int) (list []int) {
 	needed := make([]bool, len(s.pictures))
 	need := func(x sample) {

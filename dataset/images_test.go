@@ -211,7 +211,7 @@ func TestImageRefused(t *testing.T) {
 		"an empty object":      {`{"image": {"id": 3}, "question": "x", "answer": "y"}`, "an object with id"},
 		"two fields":           {`{"image": "0.png", "images": ["1.png"], "question": "x", "answer": "y"}`, "both image and images"},
 		"too many places":      {`{"image": "0.png", "question": "<image> or <image>", "answer": "y"}`, "places for 2 images, and the row has 1"},
-		"a place without":      {`{"question": "<image> what", "answer": "y"}`, "places for 1 images, and the row has 0"},
+		"a place without":      {`{"question": "<image> what", "answer": "y"}`, "places for 1 images, each <image> or part of type image without a path, and the row has none"},
 		"too many images":      {`{"images": ["0.png", "1.png"], "question": "<image> what", "answer": "y"}`, "places for 1 images, and the row has 2"},
 		"beside its own":       {`{"image": "0.png", "messages": [` + ask(`[{"type": "image", "path": "1.png"}]`) + `, ` + colorAnswer + `]}`, "no place for them"},
 		"drawn":                {`{"messages": [` + ask(`"x"`) + `, {"role": "assistant", "content": [{"type": "image", "path": "0.png"}, {"type": "text", "text": "x"}]}]}`, "turn of the assistant"},
@@ -322,6 +322,28 @@ func TestImageLimits(t *testing.T) {
 	_, err = Open([]string{path}, tok, o)
 	require.ErrorIs(t, err, snug.ErrNoMemory)
 	require.ErrorContains(t, err, "the file has 68157440 bytes")
+}
+
+// TestImageCaptions: PaliGemma's prompt may be empty, and a completion may be all that there is to learn of an image.
+func TestImageCaptions(t *testing.T) {
+	tok, o := seeing(t, "paligemma")
+	s, err := Open([]string{imageRows(t, `{"image": "0.png", "prompt": "", "completion": "red"}`, `{"image": "1.png", "prompt": "color", "completion": "green"}`)}, tok, o)
+	require.NoError(t, err)
+	b, err := s.batch([]int{0})
+	require.NoError(t, err)
+	begin, known := tok.ID("<s>")
+	require.True(t, known)
+	rows, err := o.Images.Rows(s.Layout(0))
+	require.NoError(t, err)
+	require.Equal(t, begin, b.Tokens[rows])
+	require.NoError(t, s.Close())
+	for row, says := range map[string]string{
+		`{"image": "0.png", "question": "x", "answer": "y"}`:             "prompt and completion",
+		`{"image": "0.png", "prompt": "<image> x", "completion": "red"}`: "prompt and completion",
+	} {
+		_, err := Open([]string{imageRows(t, row)}, tok, o)
+		require.ErrorContains(t, err, says)
+	}
 }
 
 // TestImageSums: one file that lies on white in a table, and has no alpha in a path, is two images.

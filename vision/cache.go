@@ -18,10 +18,11 @@ import (
 
 // CacheOptions are the options of a [Cache].
 type CacheOptions struct {
-	// About tells what else features depend on: the weights of the tower and the files of the processor, such as by their SHA-256. Features
-	// that were stored under another About are not found.
+	// About tells what else features depend on: the weights of the tower, the type and the device of the encoder, the files of the processor
+	// with [Processor.Using], and DecodeOptions, such as by the SHA-256 of all of them. Features that were stored under another About are not found.
 	About [sha256.Size]byte
-	// DType is that of stored features: F32, F16 or BF16. That of the model loses nothing, because its projector reads them so.
+	// DType is the type of stored features: F32, F16 or BF16. That of the model loses nothing, because its projector reads them so. With 8
+	// Bits it is ignored, and Get returns float32.
 	DType snug.DType
 	// Bits are 8 for one byte an element, with a scale for each 256 of them, and otherwise 0.
 	Bits int
@@ -214,9 +215,9 @@ func (c *Cache) Commit() error {
 	return c.store.Commit()
 }
 
-// Fill computes the features of images that the cache lacks, one image at a time, and commits now and then and at the end. image returns the sum
-// of an image's file, its layout, and a function that reads its pixels. done, unless nil, is called after each image with its number, and ends Fill
-// by an error. An interrupted Fill loses what was computed since the last commit, and goes on from there when it is called again.
+// Fill computes the features of images that the cache lacks, one image at a time, and commits after every 256 MiB of new features in float32, and
+// at the end. image is called for each number below images: it returns the sum of the image's file, its layout, and a function that reads its
+// pixels, which is called if the features are missing. done, unless nil, is called after each image, also one that the cache has, and ends Fill by an error. An interrupted Fill loses what was computed since the last commit, and goes on from there when it is called again.
 func (c *Cache) Fill(ctx context.Context, e *Encoder, images int, image func(i int) (sum [sha256.Size]byte, l Layout, pixels func() (Pixels, error)), done func(i int) error) (err error) {
 	defer fault.Named(&err, "vision: Cache.Fill")
 	switch {

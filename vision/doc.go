@@ -15,7 +15,7 @@
 //
 // # Towers
 //
-// A [Tower] is a vision transformer: ViT, DeiT, CLIP, SigLIP or DINOv2. It opens the folders of transformers, tells classes apart or gives rows, trains
+// A [Tower] is a vision transformer: ViT, DeiT, CLIP, SigLIP or DINOv2. It opens the folders of transformers, classifies images or returns embeddings of patches, trains
 // as every layers.Model, and is saved so that transformers loads it:
 //
 //	t, err := vision.OpenTower("vit-base-patch16-224", vision.TowerOptions{Labels: []string{"cat", "dog"}}) // with a new head
@@ -27,9 +27,9 @@
 //
 // # Models of images and text
 //
-// A [Model] has a frozen tower, a projector and a text model of package transformer, with all that this has: LLaVA and LLaVA-NeXT (also on
-// Mistral), Gemma 3, PaliGemma (also on Gemma 2), Idefics3, SmolVLM, and Qwen2-VL, Qwen2.5-VL and the dense Qwen3-VL with images of any size.
-// Adapters of the text and the projector train, and PEFT loads what [Model.SaveAdapter] writes.
+// A [Model] has a frozen tower, a projector and a text model of package transformer, with all that this has: LLaVA and LLaVA-NeXT (on Llama,
+// Mistral or Qwen2), Gemma 3, PaliGemma (also on Gemma 2), Idefics3, SmolVLM, and Qwen2-VL, Qwen2.5-VL and the dense Qwen3-VL with images of any size.
+// LoRA adapters of the text and all of the projector train, and PEFT loads what [Model.SaveAdapter] writes.
 //
 // # Which arithmetic
 //

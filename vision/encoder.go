@@ -31,10 +31,11 @@ type imageTower interface {
 // Features are what an [Encoder] computed of an image.
 type Features struct {
 	Layout Layout
-	Values snug.View // [rows, elements] of the projector's input, on the host, in float32, float16 or bfloat16
+	Values snug.View // the projector's input for the image, [rows, elements], on the host, in float32, float16 or bfloat16; of Qwen3-VL one such group after the other
 }
 
-// OpenEncoder opens the tower of a model's folder alone: see [OpenModel]. Options.DType is that of the model.
+// OpenEncoder opens the tower of a model's folder alone: see [OpenModel]. Options.DType is the type of weights and activations, 0 for float32; that of
+// the model gives the features that the model itself would compute.
 func OpenEncoder(dir string, o layers.Options) (e *Encoder, err error) {
 	defer fault.Named(&err, "vision: OpenEncoder")
 	w, c, _, err := readConnection(dir)

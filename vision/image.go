@@ -45,7 +45,8 @@ type DecodeOptions struct {
 	// Bytes is the longest file, DefaultBytes if 0.
 	Bytes int
 	// OnWhite lays images with alpha on white, as the processors of transformers 5.24 do with images of PIL. The default leaves alpha
-	// out, as its load_image does with files.
+	// out, as its load_image does with files. Where its processors read a path themselves, by torchvision, a GIF with a transparent colour and gray
+	// of 16 bits have other values.
 	OnWhite bool
 }
 

@@ -55,7 +55,7 @@ func (in *Input) MaxPixels(pixels int) (*Input, error) {
 	return &other, err
 }
 
-// Known reports whether config.json of a folder is of a model that [OpenModel] knows.
+// Known reports whether [OpenModel] knows the model of a folder. It is false also where config.json cannot be read.
 func Known(dir string) bool {
 	_, _, _, err := readConnection(dir)
 	return err == nil

@@ -20,7 +20,7 @@ type ModelOptions struct {
 	// Text has the options of the text model: type, device, adapters, quantized matrices, pages and what else trains in it. The tower
 	// and the projector have its type, device, seed and monitor.
 	Text transformer.Options
-	// Train says of a parameter of the projector by its published name whether it trains; nil: all do.
+	// Train says of a parameter of the projector by its published name whether it trains; nil: all do but image_newline of LLaVA-NeXT.
 	Train func(name string) bool
 	// NoEncoder leaves the tower out: images come as Features alone.
 	NoEncoder bool
@@ -28,10 +28,9 @@ type ModelOptions struct {
 
 // Batch is a micro-batch of a [Model].
 type Batch struct {
-	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image. Its Embeddings and Added are the
-	// model's to set, and in the models of Qwen the Positions of a batch with images.
-	// Of a PaliGemma its Spans are the prefixes, images among them: from the first token of a sequence on those whose token_type_ids are 0.
-	// Without Spans they are the tokens before the first that is learned by the Labels, or all, as its processor makes them.
+	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image. The Model sets Embeddings and Added, for
+	// Gemma 3 Spans, and for Qwen's models the Positions of a batch with images: leave them empty. For PaliGemma Spans are the prefixes, images and
+	// question, each from the first token of its sequence on; nil: all tokens before the first that is learned by the Labels, or all.
 	Text transformer.Batch
 	// Images are those of the placeholders in their order, as a processor gives them.
 	Images []Pixels
@@ -40,11 +39,11 @@ type Batch struct {
 }
 
 // Model is a model of images and text: a frozen [Encoder], a projector, and a text model, in whose input rows of images take the place of
-// placeholders. It is a train.Model of [Batch]: gradients of the projector and of what trains in the text model go to one window.
+// placeholders. It is a train.Model of [Batch]: Backprop adds the gradients of the projector and of the text model to the same window.
 //
-// A pass first runs the encoder over the images of the batch, as if there was no training, and keeps what the projector reads on the
-// host in float32: 4 bytes an element of the tower's width for each row. The projector keeps its rows for the backward pass beside the
-// text model.
+// A pass first runs the encoder over the images of the batch, without gradients, and holds the projector's input on the host in float32, 4 bytes
+// an element, and with an Encoder the encoder's output besides, at least as much. The projector keeps its rows for the backward pass beside
+// the text model.
 //
 // A Model is not safe for concurrent use.
 type Model struct {

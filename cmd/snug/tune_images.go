@@ -378,6 +378,7 @@ type imageModel struct {
 	*vision.Model
 	data  *dataset.Set
 	cache *vision.Cache
+	dir   string // of the features
 }
 
 // batch returns a batch with the features of its images.
@@ -386,6 +387,9 @@ func (v imageModel) batch(b dataset.Batch) (out vision.Batch, err error) {
 	for _, images := range b.Images {
 		for _, i := range images {
 			f, err := v.cache.Get(v.data.ImageSum(i), v.data.Layout(i))
+			if errors.Is(err, snug.ErrCorrupt) {
+				err = fmt.Errorf("%w: remove the folder %s, and they are computed again", err, v.dir)
+			}
 			if err != nil {
 				return out, err
 			}

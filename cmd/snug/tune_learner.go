@@ -21,7 +21,7 @@ func (t *tuning) learner() (learner, error) {
 		return t.studying()
 	}
 	if t.imageRun.model != nil {
-		return imageModel{t.imageRun.model, t.data, t.cache}, nil
+		return imageModel{t.imageRun.model, t.data, t.cache, t.featuresDir()}, nil
 	}
 	return predictor{t.model}, nil
 }

@@ -4,8 +4,8 @@
 //
 //	go run ./examples/segment                        images of 256 pixels
 //	go run ./examples/segment -side 1024             of 1024
-//	go run ./examples/segment -dir sam -side 1024    goes on with the folder sam; sam/tuned is for SamModel.from_pretrained
-//	mpiexec -n 2 go run ./examples/segment -dir sam -run train    on two ranks, with the files of an earlier run
+//	go run ./examples/segment -dir sam -side 1024    keeps its files in sam; sam/tuned is for SamModel.from_pretrained
+//	mpiexec -n 2 go run ./examples/segment -dir sam -side 1024 -run train    on two ranks, with the files of that run and its side
 package main
 
 import (

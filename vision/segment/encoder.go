@@ -125,7 +125,7 @@ func (e *Encoder) Close() error {
 
 // Encode writes the features of images to out, [images, Config.Rows, Encoder.Out] in float32: the last hidden state of transformers with
 // channels last. An image is [channels, side, side] as the processor of the folder gives it. The images pass one after the other, so that
-// memory is that of one: besides the weights about 15 activations of [Config.Rows, Width]. The error wraps [snug.ErrConfig],
+// memory is that of one: besides the weights about 15 activations of [Config.Rows, Width] at most. The error wraps [snug.ErrConfig],
 // [snug.ErrShape], or is of ctx.
 func (e *Encoder) Encode(ctx context.Context, out []float32, images [][]float32) (err error) {
 	defer fault.Named(&err, "segment: Encode")

@@ -30,7 +30,7 @@ type Options struct {
 type Item struct {
 	Features snug.View // of the image, as Encoder.Encode writes them, in float32 or 16 bits on the CPU
 	Prompt   Prompt
-	Target   []float32 // [n, n], from 0 to 1: the mask of the image that the encoder gets, in any size
+	Target   []float32 // [n, n] for any n, from 0 to 1: the mask of the resized and padded image that the encoder gets
 }
 
 // Model is the prompt encoder and the mask decoder of Segment Anything (Kirillov et al. 2023, arXiv:2304.02643), which train on features of
