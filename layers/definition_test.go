@@ -1,0 +1,325 @@
+package layers
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug/conv"
+)
+
+// definition computes layers in float64 as their documentation defines them.
+type definition struct {
+	batch  Batch
+	values map[*Param][]float64
+	source []float64 // of a cross-attention
+}
+
+func (d *definition) linear(l *Linear, x []float64) (y []float64) {
+	w := d.values[l.Weight]
+	for row := range slices.Chunk(x, l.In) {
+		for i := range l.Out {
+			sum := 0.0
+			if l.Bias != nil {
+				sum = d.values[l.Bias][i]
+			}
+			for j, v := range row {
+				if l.Transposed {
+					sum += v * w[j*l.Out+i]
+				} else {
+					sum += v * w[i*l.In+j]
+				}
+			}
+			y = append(y, sum)
+		}
+	}
+	if a := l.Adapter; a != nil {
+		down := d.linear(&Linear{Weight: a.ParamA, In: l.In, Out: a.Rank}, x)
+		for i, v := range d.linear(&Linear{Weight: a.ParamB, In: a.Rank, Out: l.Out}, down) {
+			y[i] += float64(a.Scale) * v
+		}
+	}
+	return y
+}
+
+func (d *definition) norm(n Norm, x []float64) (y []float64) {
+	if n.Weight == nil {
+		return slices.Clone(x)
+	}
+	for row := range slices.Chunk(x, n.Weight.Len()) {
+		if n.ScaleOnly {
+			for i, v := range row {
+				y = append(y, v*d.values[n.Weight][i])
+			}
+			continue
+		}
+		mean, square := 0.0, 0.0
+		for _, v := range row {
+			mean += v / float64(len(row))
+		}
+		if n.Bias == nil {
+			mean = 0
+		}
+		for _, v := range row {
+			square += (v - mean) * (v - mean) / float64(len(row))
+		}
+		for i, v := range row {
+			w := d.values[n.Weight][i]
+			if n.PlusOne {
+				w++
+			}
+			if v = (v - mean) / math.Sqrt(square+float64(n.Eps)) * w; n.Bias != nil {
+				v += d.values[n.Bias][i]
+			}
+			y = append(y, v)
+		}
+	}
+	return y
+}
+
+// function returns an activation of a number by its name in the test.
+var function = map[string]func(x float64) float64{
+	"silu": func(x float64) float64 { return x / (1 + math.Exp(-x)) },
+	"gelu": func(x float64) float64 { return x * (1 + math.Erf(x/math.Sqrt2)) / 2 },
+	"tanh": func(x float64) float64 {
+		return x * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(x+0.044715*x*x*x))) / 2
+	},
+	"quick":      func(x float64) float64 { return x / (1 + math.Exp(-1.702*x)) },
+	"square":     func(x float64) float64 { return max(x, 0) * max(x, 0) },
+	"relu":       func(x float64) float64 { return max(x, 0) },
+	"relu6":      func(x float64) float64 { return min(max(x, 0), 6) },
+	"leaky":      func(x float64) float64 { return max(x, x/4) },
+	"hard swish": func(x float64) float64 { return x * min(max(x+3, 0), 6) / 6 },
+	"sigmoid":    func(x float64) float64 { return 1 / (1 + math.Exp(-x)) },
+	"tangent":    math.Tanh,
+}
+
+var square = Elementwise(func(x float32) float32 { return max(x, 0) * max(x, 0) }, func(x float32) float32 { return 2 * max(x, 0) })
+
+func (d *definition) attention(b *Attention, x []float64) []float64 {
+	h := d.norm(b.Norm, x)
+	q, k, v := d.linear(&b.QKV[0], h), []float64(nil), []float64(nil)
+	if b.Source != nil {
+		k, v = d.linear(&b.QKV[1], d.source), d.linear(&b.QKV[2], d.source)
+	} else if !b.packed() {
+		k, v = d.linear(&b.QKV[1], h), d.linear(&b.QKV[2], h)
+	} else {
+		var all []float64
+		all, q = q, nil
+		for row := range slices.Chunk(all, b.queries()+2*b.keys()) {
+			q, k, v = append(q, row[:b.queries()]...), append(k, row[b.queries():][:b.keys()]...), append(v, row[b.queries()+b.keys():]...)
+		}
+	}
+	q, k = d.norm(b.QNorm, q), d.norm(b.KNorm, k)
+	if b.Rope != nil {
+		inverse, _, err := b.Rope.Rope().Frequencies(0)
+		if err != nil {
+			panic(err)
+		}
+		for _, of := range [][]float64{q, k} {
+			heads := len(of) / d.batch.Rows / b.HeadDim
+			for i := 0; i < len(of); i += b.HeadDim {
+				position, half := float64(d.batch.Positions[i/(heads*b.HeadDim)]), b.HeadDim/2
+				for j := range half {
+					sin, cos := math.Sincos(position * float64(inverse[j]))
+					one, two := of[i+j], of[i+half+j]
+					of[i+j], of[i+half+j] = one*cos-two*sin, two*cos+one*sin
+				}
+			}
+		}
+	}
+	out := make([]float64, len(q))
+	for row := range d.batch.Rows {
+		first := row - int(d.batch.Positions[row])
+		last := row
+		if b.Bidirectional {
+			for last+1 < d.batch.Rows && d.batch.Positions[last+1] > 0 {
+				last++
+			}
+		}
+		if b.Window > 0 {
+			first = max(first, row+1-b.Window)
+		}
+		if b.Source != nil {
+			sequence := -1
+			for _, position := range d.batch.Positions[:row+1] {
+				if position == 0 {
+					sequence++
+				}
+			}
+			each := b.Source.Rows / d.batch.Sequences
+			if first, last = sequence*each, (sequence+1)*each-1; b.Source.Starts != nil {
+				first, last = b.Source.Starts[sequence], b.Source.Starts[sequence+1]-1
+			}
+		}
+		for head := range b.Heads {
+			kv := head / (b.Heads / b.KVHeads) * b.HeadDim
+			sum := 0.0
+			y := out[row*b.queries()+head*b.HeadDim:][:b.HeadDim]
+			for j := first; j <= last; j++ {
+				score := 0.0
+				for e := range b.HeadDim {
+					score += q[row*b.queries()+head*b.HeadDim+e] * k[j*b.keys()+kv+e]
+				}
+				weight := math.Exp(b.Scale * score)
+				sum += weight
+				for e := range y {
+					y[e] += weight * v[j*b.keys()+kv+e]
+				}
+			}
+			if b.Sinks != nil {
+				sum += math.Exp(d.values[b.Sinks][head])
+			}
+			for e := range y {
+				y[e] /= sum
+			}
+		}
+	}
+	return d.add(x, d.norm(b.Post, d.linear(&b.Out[0], out)))
+}
+
+func (d *definition) add(x, y []float64) []float64 {
+	for i := range y {
+		y[i] += x[i]
+	}
+	return y
+}
+
+// layer computes a layer; act is the name of its activation.
+func (d *definition) layer(l Layer, act string, x []float64) []float64 {
+	switch l := l.(type) {
+	case *Linear:
+		return d.linear(l, x)
+	case *Norm:
+		return d.norm(*l, x)
+	case Activation:
+		y := slices.Clone(x)
+		for i := range y {
+			y[i] = function[act](y[i])
+		}
+		return y
+	case *MLP:
+		h := d.norm(l.Norm, x)
+		up := d.linear(&l.In[len(l.In)-1], h)
+		if l.Bias != nil {
+			for i := range up {
+				up[i] += d.values[l.Bias][i%l.Bias.Len()]
+			}
+		}
+		if len(l.In) == 2 {
+			for i, g := range d.linear(&l.In[0], h) {
+				up[i] *= function[act](g)
+			}
+		} else {
+			for i := range up {
+				up[i] = function[act](up[i])
+			}
+		}
+		return d.add(x, d.norm(l.Post, d.linear(&l.Down[0], up)))
+	case *Attention:
+		return d.attention(l, x)
+	case *Embedding:
+		var y []float64
+		for i, token := range d.batch.Tokens {
+			width := l.Table.Shape[1]
+			for j := range width {
+				v := float64(l.Scale) * d.values[l.Table][int(token)*width+j]
+				if l.Positions != nil {
+					v += float64(l.Scale) * d.values[l.Positions][int(d.batch.Positions[i])*width+j]
+				}
+				y = append(y, v)
+			}
+		}
+		return y
+	case *Conv:
+		return d.conv(l, x)
+	case *GroupNorm:
+		y := slices.Clone(x)
+		channels := l.Weight.Len()
+		for i, group := range slices.Collect(slices.Chunk(y, channels/l.Groups*l.Positions)) {
+			mean, square := 0.0, 0.0
+			for _, v := range group {
+				mean += v / float64(len(group))
+			}
+			for _, v := range group {
+				square += (v - mean) * (v - mean) / float64(len(group))
+			}
+			for j := range group {
+				c := (i*channels/l.Groups + j/l.Positions) % channels
+				group[j] = (group[j]-mean)/math.Sqrt(square+float64(l.Eps))*d.values[l.Weight][c] + d.values[l.Bias][c]
+			}
+		}
+		return y
+	case MaxPool:
+		return eachWindow(l.Shape, x, slices.Max[[]float64])
+	case AvgPool:
+		return eachWindow(l.Shape, x, func(w []float64) (mean float64) {
+			for _, v := range w {
+				mean += v / float64(len(w))
+			}
+			return mean
+		})
+	case Resize:
+		var y []float64
+		for row := range slices.Chunk(x, l.Shape.Channels*l.Shape.Size[0]) {
+			for c := range l.Shape.Channels {
+				for o := range l.Shape.Out[0] {
+					y = append(y, row[c*l.Shape.Size[0]+o*l.Shape.Size[0]/l.Shape.Out[0]])
+				}
+			}
+		}
+		return y
+	case Sequential:
+		for _, inner := range l {
+			x = d.layer(inner, act, x)
+		}
+		return x
+	case Residual:
+		return d.add(x, d.layer(l.Layer, act, x))
+	case Tiled:
+		return d.layer(l.Layer, act, x)
+	case Concat:
+		y := d.layer(l.Layer, act, slices.Clone(x))
+		rows, both := d.batch.Rows, []float64(nil)
+		for i := range rows {
+			both = slices.Concat(both, x[i*len(x)/rows:(i+1)*len(x)/rows], y[i*len(y)/rows:(i+1)*len(y)/rows])
+		}
+		return both
+	}
+	panic(fmt.Sprintf("no definition of %T", l))
+}
+
+// conv is a convolution of signals, channels first.
+func (d *definition) conv(l *Conv, x []float64) (y []float64) {
+	s, w := l.Shape, d.values[l.Weight]
+	for row := range slices.Chunk(x, s.In*s.Size[0]) {
+		for o := range s.Out {
+			for at := range s.OutSize()[0] {
+				sum := 0.0
+				if l.Bias != nil {
+					sum = d.values[l.Bias][o]
+				}
+				for c := range s.In {
+					for k := range s.Kernel[0] {
+						if i := at*max(1, s.Stride[0]) + k - s.PadBefore[0]; i >= 0 && i < s.Size[0] {
+							sum += w[(o*s.In+c)*s.Kernel[0]+k] * row[c*s.Size[0]+i]
+						}
+					}
+				}
+				y = append(y, sum)
+			}
+		}
+	}
+	return y
+}
+
+// eachWindow calls f for the windows of signals without padding, channels first.
+func eachWindow(p conv.PoolShape, x []float64, f func([]float64) float64) (y []float64) {
+	for channel := range slices.Chunk(x, p.Size[0]) {
+		for o := range p.OutSize()[0] {
+			at := o * p.Stride[0]
+			y = append(y, f(channel[at:at+p.Kernel[0]]))
+		}
+	}
+	return y
+}
