@@ -92,7 +92,7 @@ type imageRun struct {
 }
 
 // seesImages reports whether samples of the data have images.
-func (m *material) seesImages() bool { return m.data != nil && m.data.Images() > 0 }
+func (m *material) seesImages() bool { return m != nil && m.data != nil && m.data.Images() > 0 }
 
 // openInput sets how the data reads images, if the model sees them. A line says why not where a model of images and text is not known here.
 func (m *material) openInput(f *tuneFlags) error {
