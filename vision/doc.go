@@ -29,7 +29,8 @@
 //
 // A [Model] has a frozen tower, a projector and a text model of package transformer, with all that this has: LLaVA and LLaVA-NeXT (on Llama,
 // Mistral or Qwen2), Gemma 3, PaliGemma (also on Gemma 2), Idefics3, SmolVLM, and Qwen2-VL, Qwen2.5-VL and the dense Qwen3-VL with images of any size.
-// LoRA adapters of the text and all of the projector train, and PEFT loads what [Model.SaveAdapter] writes.
+// LoRA adapters of the text and all of the projector train, and PEFT loads what [Model.SaveAdapter] writes. The towers of LLaVA, Gemma 3 and
+// PaliGemma may train too, see [ModelOptions], and [Model.Save] writes the whole model.
 //
 // # Which arithmetic
 //

@@ -46,18 +46,21 @@ func OpenEncoder(dir string, o layers.Options) (e *Encoder, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err = c.encoder(w, file, o)
+	e, err = c.encoder(w, file, TowerOptions{Options: o, Train: never})
 	return e, errors.Join(err, file.Close())
 }
 
 // encoder reads the tower of a model.
-func (c connection) encoder(w *modelFamily, file *amp.Weights, o layers.Options) (*Encoder, error) {
+func (c connection) encoder(w *modelFamily, file *amp.Weights, o TowerOptions) (*Encoder, error) {
 	tower, err := c.open(w, file, o)
 	if err != nil {
 		return nil, err
 	}
 	return &Encoder{connection: c, images: tower}, nil
 }
+
+// never says of a parameter that it does not train.
+func never(string) bool { return false }
 
 // Rows is [Model.Rows].
 func (e *Encoder) Rows(l Layout) (int, error) {

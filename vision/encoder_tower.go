@@ -19,6 +19,8 @@ type selection struct {
 	each  int  // rows of the text for what the tower sees at once: an image, or a tile of it
 	// gather writes what the projector reads of the rows; nil: the rows themselves
 	gather func(dst, rows []float32)
+	// scatter is the transpose of gather, which writes the gradient of all rows; nil: a tower with gather does not train.
+	scatter func(drows, dread []float32)
 	// tiles returns how many an image has, each of the size of the tower's images; nil: one. The error wraps [snug.ErrShape].
 	tiles func(l Layout) (int, error)
 	// pack writes what the projector reads of an image from what it would read of its tiles, one after the other, and returns how many
@@ -69,7 +71,7 @@ func (c *connection) readTower(text []byte, standard string, only bool) (*select
 		n, err := s.of(l)
 		return n * s.each, err
 	}
-	c.open = func(w *modelFamily, file *amp.Weights, o layers.Options) (imageTower, error) {
+	c.open = func(w *modelFamily, file *amp.Weights, o TowerOptions) (imageTower, error) {
 		s.reads = s.each * c.reads
 		return openSquares(w, c.tower, *s, file, o)
 	}
@@ -80,24 +82,25 @@ func (c *connection) readTower(text []byte, standard string, only bool) (*select
 type squares struct {
 	*Tower
 	selection
-	rows []float32 // of the tower, for all tiles of a call
-	read []float32 // what the projector would read of the tiles of an image
+	names *origin   // which has the names of its tensors in the folder
+	rows  []float32 // of the tower, for all tiles of a call
+	read  []float32 // what the projector would read of the tiles of an image
 }
 
-func openSquares(w *modelFamily, c TowerConfig, s selection, file *amp.Weights, o layers.Options) (imageTower, error) {
+func openSquares(w *modelFamily, c TowerConfig, s selection, file *amp.Weights, o TowerOptions) (imageTower, error) {
 	f, _ := byType(c.Family)
 	from := &origin{Weights: file, place: f.place(file, w.places(f))}
 	if err := from.deep(c.Layers); err != nil {
 		return nil, err
 	}
-	t, err := newTower(c, TowerOptions{Options: o, Train: func(string) bool { return false }}, from.prefix, s.norms, from)
+	t, err := newTower(c, o, from.prefix, s.norms, from)
 	if err != nil {
 		return nil, err
 	}
 	if err := t.loadParams(from, map[string]bool{}); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
-	return &squares{Tower: t, selection: s}, nil
+	return &squares{Tower: t, selection: s, names: from}, nil
 }
 
 // places lists how the tensors of a tower may be called in a folder.
@@ -122,21 +125,31 @@ func (t *squares) check(x Pixels) error {
 	return err
 }
 
-func (t *squares) encode(ctx context.Context, out []float32, images []Pixels) error {
-	c := &t.config
+// sampleOf returns the patches of the tiles of images.
+func (t *squares) sampleOf(images []Pixels) (layers.Sample, error) {
 	var tiles [][]float32
 	for _, x := range images {
-		tiles = slices.AppendSeq(tiles, slices.Chunk(x.Values, c.Channels*c.Image*c.Image))
+		tiles = slices.AppendSeq(tiles, slices.Chunk(x.Values, t.config.Channels*t.config.Image*t.config.Image))
 	}
-	in, err := t.Sample(tiles, nil)
+	return t.Sample(tiles, nil)
+}
+
+func (t *squares) encode(ctx context.Context, out []float32, images []Pixels) error {
+	in, err := t.sampleOf(images)
 	if err != nil {
 		return err
 	}
-	each := c.Rows() * c.Width
-	t.rows = grown(t.rows, len(tiles)*each)
+	t.rows = grown(t.rows, in.Sequences*t.config.Rows()*t.config.Width)
 	if err := t.Features(ctx, t.rows, in); err != nil {
 		return err
 	}
+	return t.collect(out, images)
+}
+
+// collect writes what the projector reads of the rows of images.
+func (t *squares) collect(out []float32, images []Pixels) error {
+	c := &t.config
+	each := c.Rows() * c.Width
 	rows := t.rows
 	for _, x := range images {
 		n, err := t.of(x.Layout)

@@ -22,6 +22,9 @@ type ModelOptions struct {
 	Text transformer.Options
 	// Train says of a parameter of the projector by its published name whether it trains; nil: all do but image_newline of LLaVA-NeXT.
 	Train func(name string) bool
+	// TrainEncoder says of a parameter of the encoder's tower by its name, as Trainable yields it, whether it trains; nil: none does. It is for
+	// LLaVA, Gemma 3 and PaliGemma, whose batches have Images then; [Model.Save] writes what has trained, and SaveAdapter is an error.
+	TrainEncoder func(name string) bool
 	// NoEncoder leaves the tower out: images come as Features alone.
 	NoEncoder bool
 }
@@ -38,10 +41,10 @@ type Batch struct {
 	Features []Features
 }
 
-// Model is a model of images and text: a frozen [Encoder], a projector, and a text model, in whose input rows of images take the place of
+// Model is a model of images and text: an [Encoder], which is frozen unless ModelOptions.TrainEncoder says otherwise, a projector, and a text model, in whose input rows of images take the place of
 // placeholders. It is a train.Model of [Batch]: Backprop adds the gradients of the projector and of the text model to the same window.
 //
-// A pass first runs the encoder over the images of the batch, without gradients, and holds the projector's input on the host in float32, 4 bytes
+// A pass first runs a frozen encoder over the images of the batch, without gradients, and holds the projector's input on the host in float32, 4 bytes
 // an element, and with an Encoder the encoder's output besides, at least as much. The projector keeps its rows for the backward pass beside
 // the text model.
 //
@@ -52,6 +55,7 @@ type Model struct {
 
 	projector *layers.Model
 	join      *join
+	through   *through // unless nil, the tower may train
 	connection
 	family *modelFamily
 	dir    string // where the model was opened, which has the tensors of the tower
@@ -82,8 +86,21 @@ func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 	}()
 	m.join = &join{width: c.width}
 	options := layers.Options{DType: m.dtype, Device: o.Text.Device, Seed: o.Text.Seed, Monitor: o.Text.Monitor}
+	tower := TowerOptions{Options: options, Train: never}
+	switch {
+	case o.TrainEncoder != nil && o.NoEncoder:
+		return m, fmt.Errorf("TrainEncoder and NoEncoder, want one of them: %w", snug.ErrConfig)
+	case o.TrainEncoder != nil:
+		m.through = &through{m: m, tap: &tap{width: c.reads}}
+		tower.Train, tower.over = o.TrainEncoder, m.through
+	}
 	if !o.NoEncoder {
-		if m.Encoder, err = c.encoder(w, file, options); err != nil {
+		if m.Encoder, err = c.encoder(w, file, tower); err != nil {
+			return m, err
+		}
+	}
+	if o.TrainEncoder != nil {
+		if err = m.trainEncoder(); err != nil {
 			return m, err
 		}
 	}
@@ -108,6 +125,9 @@ func (m *Model) SaveAdapter(dir string) (err error) {
 	if m == nil || m.Text == nil {
 		return fmt.Errorf("a Model that OpenModel did not make: %w", snug.ErrConfig)
 	}
+	if m.trains() != nil {
+		return fmt.Errorf("the encoder trains, and PEFT's adapters do not have it, want the whole model by Save: %w", snug.ErrConfig)
+	}
 	return m.Text.SaveAdapter(dir)
 }
 
@@ -125,6 +145,9 @@ func (m *Model) openProjector(file *amp.Weights, w *modelFamily, o layers.Option
 	})
 	if err != nil {
 		return err
+	}
+	if m.through != nil {
+		list = append([]layers.Layer{m.through.tap}, list...)
 	}
 	if m.projector, err = layers.NewModel(m.reads, m.join, o, list...); err != nil {
 		return err
@@ -165,19 +188,39 @@ func (m *Model) Close() (err error) {
 	return err
 }
 
-// Trainable yields the parameters that train, those of the projector first.
+// Trainable yields the parameters that train: those of the encoder, of the projector and of the text.
 func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 	return func(yield func(string, snug.View) bool) {
 		if m == nil || m.projector == nil {
 			return
 		}
-		for name, v := range m.projector.Trainable() {
-			if !yield(name, v) {
-				return
+		for _, part := range m.beside() {
+			for name, v := range part.Trainable() {
+				if !yield(name, v) {
+					return
+				}
 			}
 		}
 		m.Text.Trainable()(yield)
 	}
+}
+
+// beside returns the models beside the text that train: the tower if it does, and the projector.
+func (m *Model) beside() (list []*layers.Model) {
+	if tower := m.trains(); tower != nil {
+		list = append(list, tower)
+	}
+	return append(list, m.projector)
+}
+
+// of returns the model beside the text that has a parameter, else nil.
+func (m *Model) of(name string) *layers.Model {
+	for _, part := range m.beside() {
+		if part.Shape(name) != nil {
+			return part
+		}
+	}
+	return nil
 }
 
 // Weight returns the weight of a batch in a mean over several: that of its text.
@@ -193,8 +236,8 @@ func (m *Model) Matrix(name string) (rows, cols int) {
 	if m == nil || m.projector == nil {
 		return 0, 0
 	}
-	if m.projector.Shape(name) != nil {
-		return m.projector.Matrix(name)
+	if part := m.of(name); part != nil {
+		return part.Matrix(name)
 	}
 	return m.Text.Matrix(name)
 }
@@ -204,15 +247,15 @@ func (m *Model) Shape(name string) []int {
 	if m == nil || m.projector == nil {
 		return nil
 	}
-	if s := m.projector.Shape(name); s != nil {
-		return s
+	if part := m.of(name); part != nil {
+		return part.Shape(name)
 	}
 	return m.Text.Shape(name)
 }
 
-// Block is transformer.Model's; a vector of the projector is one block.
+// Block is transformer.Model's; a vector beside the text is one block.
 func (m *Model) Block(name string) int {
-	if m == nil || m.projector == nil || m.projector.Shape(name) != nil {
+	if m == nil || m.projector == nil || m.of(name) != nil {
 		return 0
 	}
 	return m.Text.Block(name)
@@ -220,7 +263,7 @@ func (m *Model) Block(name string) int {
 
 // Paged is transformer.Model's.
 func (m *Model) Paged(name string) (key string, dt snug.DType, elements int) {
-	if m == nil || m.projector == nil || m.projector.Shape(name) != nil {
+	if m == nil || m.projector == nil || m.of(name) != nil {
 		return "", 0, 0
 	}
 	return m.Text.Paged(name)

@@ -26,7 +26,7 @@ var modelFamilies = []*modelFamily{llavaModel, gemma3Model, paligemmaModel, idef
 // connection is how the rows of a tower become rows of a text.
 type connection struct {
 	tower TowerConfig
-	open  func(w *modelFamily, file *amp.Weights, o layers.Options) (imageTower, error)
+	open  func(w *modelFamily, file *amp.Weights, o TowerOptions) (imageTower, error)
 	spans bool // the rows of an image see each other in both directions
 	// prefixes says that a text begins with a prefix that has its images, and whose rows see each other in both directions
 	prefixes bool

@@ -36,6 +36,7 @@ var gemma3Model = &modelFamily{
 		}
 		s.each, c.spans = f.Each, true
 		s.gather = func(dst, rows []float32) { squareMeans(dst, rows, side, side/to, c.tower.Width) }
+		s.scatter = func(drows, dread []float32) { squareSpread(drows, dread, side, side/to, c.tower.Width) }
 		c.layers = func(prefix string) []layers.Layer {
 			norm := layers.NewRMSNorm(prefix+"mm_soft_emb_norm", c.tower.Width)
 			norm.Eps, norm.PlusOne = float32(c.tower.Eps), true
@@ -45,6 +46,16 @@ var gemma3Model = &modelFamily{
 		}
 		return nil
 	},
+}
+
+// squareSpread writes the gradient of patches from that of the means of their squares.
+func squareSpread(drows, dread []float32, side, square, width int) {
+	for i := range side * side {
+		from, to := dread[(i/side/square*(side/square)+i%side/square)*width:][:width], drows[i*width:][:width]
+		for k, v := range from {
+			to[k] = v / float32(square*square)
+		}
+	}
 }
 
 // squareMeans writes the means of squares of patches with a side of square.

@@ -15,18 +15,18 @@ import (
 	"github.com/snug-ml/snug/transformer"
 )
 
-// begin checks a batch, and computes the rows of its images. The sample is empty without images.
-func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error) {
+// begin checks a batch, and returns the rows of each image in the text.
+func (m *Model) begin(ctx context.Context, b Batch) (images []int, err error) {
 	switch {
 	case ctx == nil:
-		return s, fmt.Errorf("the context is nil: %w", snug.ErrConfig)
+		return nil, fmt.Errorf("the context is nil: %w", snug.ErrConfig)
 	case m == nil || m.projector == nil || len(m.projector.Params()) == 0:
-		return s, fmt.Errorf("a Model that OpenModel did not make, or is closed: %w", snug.ErrConfig)
+		return nil, fmt.Errorf("a Model that OpenModel did not make, or is closed: %w", snug.ErrConfig)
 	case len(b.Text.Embeddings.Rows) > 0 || len(b.Text.Added) > 0:
-		return s, fmt.Errorf("the batch has Embeddings or Added of its own, want images: %w", snug.ErrConfig)
+		return nil, fmt.Errorf("the batch has Embeddings or Added of its own, want images: %w", snug.ErrConfig)
 	}
 	if m.spans && len(b.Text.Spans) > 0 {
-		return s, fmt.Errorf("the batch has Spans of its own, want those of its images: %w", snug.ErrConfig)
+		return nil, fmt.Errorf("the batch has Spans of its own, want those of its images: %w", snug.ErrConfig)
 	}
 	if m.spans {
 		b.Text.Spans = nil // whose memory is not ours
@@ -36,12 +36,12 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 			b.Text.Spans = prefixesOf(&b.Text)
 		}
 		if err := checkPrefixes(&b.Text, m.token); err != nil {
-			return s, err
+			return nil, err
 		}
 	}
-	images, err := m.layouts(b)
+	images, err = m.layouts(b)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
 	if m.announce != nil {
 		m.announce(layoutsOf(b))
@@ -51,14 +51,14 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 	for i, token := range b.Text.Tokens {
 		begins := beginsAt(&b.Text, i)
 		if begins && left > 0 {
-			return s, fmt.Errorf("a sequence begins with token %d, which lacks %d placeholders of image %d: %w", i, left, next-1, snug.ErrShape)
+			return nil, fmt.Errorf("a sequence begins with token %d, which lacks %d placeholders of image %d: %w", i, left, next-1, snug.ErrShape)
 		}
 		if token != m.token {
 			continue
 		}
 		if left == 0 {
 			if next == len(images) {
-				return s, fmt.Errorf("a placeholder (token %d) at %d behind those of %d images: %w", m.token, i, len(images), snug.ErrShape)
+				return nil, fmt.Errorf("a placeholder (token %d) at %d behind those of %d images: %w", m.token, i, len(images), snug.ErrShape)
 			}
 			left, next = images[next], next+1
 		}
@@ -73,21 +73,27 @@ func (m *Model) begin(ctx context.Context, b Batch) (s layers.Sample, err error)
 		}
 	}
 	if left > 0 || next < len(images) {
-		return s, fmt.Errorf("%d placeholders (token %d) for %d images, which want %v: %w", len(rows), m.token, len(images), images, snug.ErrShape)
+		return nil, fmt.Errorf("%d placeholders (token %d) for %d images, which want %v: %w", len(rows), m.token, len(images), images, snug.ErrShape)
 	}
 	if m.axes && len(rows) > 0 {
 		if b.Text.Positions != nil {
-			return s, fmt.Errorf("the batch has Positions of its own, want those of its images: %w", snug.ErrConfig)
+			return nil, fmt.Errorf("the batch has Positions of its own, want those of its images: %w", snug.ErrConfig)
 		}
 		if b.Text.Positions, err = m.place(b); err != nil {
-			return s, err
+			return nil, err
 		}
 	}
 	m.join.rows, m.join.batch, m.join.ctx = rows, b.Text, ctx
-	if len(rows) == 0 {
+	return images, nil
+}
+
+// sample returns what the projector reads of the images of a batch, empty without images.
+func (m *Model) sample(ctx context.Context, b Batch, images []int) (s layers.Sample, err error) {
+	rows := len(m.join.rows)
+	if rows == 0 {
 		return s, nil
 	}
-	m.x = grown(m.x, len(rows)*m.per*m.reads)
+	m.x = grown(m.x, rows*m.per*m.reads)
 	if b.Features == nil {
 		err = m.Encoder.images.encode(ctx, m.x, b.Images)
 	} else {
@@ -163,23 +169,42 @@ func (m *Model) Backprop(ctx context.Context, b Batch, scale float32, w layers.W
 	if w == nil {
 		return loss, fmt.Errorf("the window is nil: %w", snug.ErrConfig)
 	}
-	s, err := m.begin(ctx, b)
+	images, err := m.begin(ctx, b)
 	if err != nil {
 		return loss, err
 	}
 	defer m.join.end()
-	if s.X == nil {
+	if len(m.join.rows) == 0 {
 		if err := m.nothing(w); err != nil {
 			return loss, err
 		}
 		return m.Text.Backprop(ctx, m.join.batch, scale, w)
 	}
+	if tower := m.trains(); tower != nil {
+		if b.Features != nil {
+			return loss, fmt.Errorf("the batch has Features, and the encoder trains: want Images: %w", snug.ErrConfig)
+		}
+		return m.seen(ctx, b, images, func(s layers.Sample) (fused.Loss, error) { return tower.Backprop(ctx, s, scale, w) })
+	}
+	s, err := m.sample(ctx, b, images)
+	if err != nil {
+		return loss, err
+	}
 	return m.projector.Backprop(ctx, s, scale, w)
 }
 
-// nothing adds the gradient of the projector in a batch without images, 0.
+// nothing adds the gradient of what is beside the text in a batch without images, 0.
 func (m *Model) nothing(w layers.Window) error {
-	for name, v := range m.projector.Trainable() {
+	for _, part := range m.beside() {
+		if err := nothing(part, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nothing(m *layers.Model, w layers.Window) error {
+	for name, v := range m.Trainable() {
 		acc, into, err := w.Into(name)
 		if err == nil && into.Beta != 1 {
 			none := snug.ViewOf([]float32(nil))
@@ -198,11 +223,15 @@ func (m *Model) nothing(w layers.Window) error {
 // Evaluate returns the loss of a micro-batch without training on it. Errors are those of Backprop.
 func (m *Model) Evaluate(ctx context.Context, b Batch) (loss fused.Loss, err error) {
 	defer fault.Named(&err, "vision: Evaluate")
-	s, err := m.begin(ctx, b)
+	images, err := m.begin(ctx, b)
 	if err != nil {
 		return loss, err
 	}
 	defer m.join.end()
+	s, err := m.sample(ctx, b, images)
+	if err != nil {
+		return loss, err
+	}
 	if s.X == nil {
 		return m.Text.Evaluate(ctx, m.join.batch)
 	}
@@ -236,11 +265,15 @@ func (m *Model) Prompt(ctx context.Context, g *transformer.Generator, b Batch) (
 
 // embedded calls do with the text of a batch, whose Embeddings are the rows of its images in new memory.
 func (m *Model) embedded(ctx context.Context, b Batch, do func(b transformer.Batch) error) error {
-	s, err := m.begin(ctx, b)
+	images, err := m.begin(ctx, b)
 	if err != nil {
 		return err
 	}
 	defer m.join.end()
+	s, err := m.sample(ctx, b, images)
+	if err != nil {
+		return err
+	}
 	if s.X == nil {
 		return do(m.join.batch)
 	}

@@ -63,8 +63,8 @@ func (v *gridFields) grid(c *connection) (*grid, error) {
 	}
 	c.tower = TowerConfig{Patch: v.Patch, Channels: v.Channels, Width: v.Width, Hidden: v.Hidden, Layers: v.Layers, Heads: v.Heads, Activation: v.Activation, Eps: 1e-6, QKVBias: true}
 	c.rows, c.reads, c.axes = g.rows, g.unit()*v.Width, true
-	c.open = func(w *modelFamily, file *amp.Weights, o layers.Options) (imageTower, error) {
-		return g.open(w.towers[0], file, o)
+	c.open = func(w *modelFamily, file *amp.Weights, o TowerOptions) (imageTower, error) {
+		return g.open(w.towers[0], file, o.Options)
 	}
 	return g, nil
 }

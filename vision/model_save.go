@@ -118,12 +118,20 @@ func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.
 				return
 			}
 		}
+		trained := m.trained()
 		for _, t := range w.Tensors() {
 			from, to := t.Name, strings.TrimPrefix(t.Name, "model.")
 			if !strings.HasPrefix(to, m.family.towers[0]) || m.projector.Shape(to) != nil || t.ElementType() == 0 { // such as position_ids, which old versions wrote
 				continue
 			}
 			t.Name = outer + to
+			if v, has := trained[from]; has {
+				t.DType = fileTypes[v.DType()]
+				if !yield(t, v) {
+					return
+				}
+				continue
+			}
 			t.Make = func() (snug.View, error) {
 				v, _, err := snug.MakeView(snug.CPU(), t.ElementType(), t.Len())
 				if err == nil {
@@ -136,4 +144,18 @@ func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.
 			}
 		}
 	}
+}
+
+// trained returns the tensors of a tower that trains, by their names in the folder.
+func (m *Model) trained() map[string]snug.View {
+	list := map[string]snug.View{}
+	if tower := m.trains(); tower != nil {
+		t := m.through.tower
+		for _, p := range tower.Params() {
+			if p.Trains {
+				list[t.names.slot(t.Tower, p).tensor] = p.Value
+			}
+		}
+	}
+	return list
 }

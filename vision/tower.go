@@ -23,6 +23,8 @@ type TowerOptions struct {
 	// Image, unless 0, is the side of an image in pixels, to whose patches positions are interpolated, as with interpolate_pos_encoding of
 	// transformers: bicubic. 0 is the image_size of config.json, or of DINOv2 the size that the folder's processor makes of all images.
 	Image int
+	// over, unless nil, is the loss of rows that go on in a model of images and text.
+	over layers.Loss
 }
 
 // Tower is a vision transformer, whose rows are patches of images, with a head that tells classes apart if it has Labels. Its Model
@@ -88,6 +90,9 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *or
 	}
 	t := &Tower{config: c, own: prefix, family: f, dtype: cmp.Or(o.DType, snug.F32), alone: len(c.Labels) == 0}
 	var loss layers.Loss = layers.MSE{}
+	if o.over != nil {
+		loss = o.over
+	}
 	if len(c.Labels) > 0 {
 		t.loss = layers.NewCrossEntropy("classifier", len(c.Labels), c.Width*len(f.means))
 		t.loss.Bias = &layers.Param{Name: "classifier.bias", Shape: []int{len(c.Labels)}, Trains: true}

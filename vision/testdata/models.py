@@ -165,6 +165,9 @@ def make():
         out, names = golden(m, images), spelled(m, folder)
         params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and "vision_model" not in n and "image_newline" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
         out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
+        if name in ("llava", "gemma3", "paligemma"):
+            tower = sorted((names[n], p) for n, p in m.named_parameters() if ("vision_tower" in n) and p.grad is not None)
+            out["tower"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(5000 + i, p.shape)).sum())] for i, (n, p) in enumerate(tower)}
         if name == "qwen3_vl":
             out["deep"] = {str(at): deep(m, folder, images, at) for at in ([0, 3], [])}
         (folder / "golden.json").write_text(json.dumps(out, indent=0))
