@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -130,8 +131,10 @@ func (f *planFlags) planImage(in *vision.Input, t plan.Task, folder string, side
 	if err != nil {
 		return "", err
 	}
-	tower, err := in.EncoderBytes(folder, l, c.dtype)
-	if err != nil {
+	encoder := "" // known from the weights, which a folder need not have
+	if n, err := in.EncoderBytes(folder, l, c.dtype); err == nil {
+		encoder = "; encoder, before training: " + meter.FormatBytesUp(n)
+	} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, snug.ErrConfig) {
 		return "", err
 	}
 	r := p.Run
@@ -147,5 +150,5 @@ func (f *planFlags) planImage(in *vision.Input, t plan.Task, folder string, side
 		}
 		what = fmt.Sprintf("%s of resident memory", meter.FormatBytesUp(n))
 	}
-	return strings.Join([]string{head, what, fmt.Sprintf("micro-batch %d%s, rematerialization %s", r.Micro, frozen, cmp.Or(r.Remat.Name, "keep all")), fmt.Sprintf("encoder, before training: %s", meter.FormatBytesUp(tower))}, "; "), nil
+	return fmt.Sprintf("%s; %s; micro-batch %d%s, rematerialization %s%s", head, what, r.Micro, frozen, cmp.Or(r.Remat.Name, "keep all"), encoder), nil
 }
