@@ -1,7 +1,6 @@
 package vision
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -110,6 +109,39 @@ func (in *Input) ProjectorBytes(rows int, dt snug.DType) int64 {
 	return saturate.Mul(int64(rows), each)
 }
 
+// EncoderTraining returns a function that says about how much memory an encoder that trains takes for a number of images in a pass, with
+// ModelOptions.TrainEncoder: weights in a type, and for each a gradient, a master weight and the two averages of AdamW in float32; and the
+// activations of all blocks. It reads the headers of the folder's weights. Errors are those of [amp.OpenWeights].
+func (in *Input) EncoderTraining(dir string, dt snug.DType) (func(images int) int64, error) {
+	if in == nil || in.connection.rows == nil {
+		return nil, fmt.Errorf("vision: EncoderTraining: %w", errNoInput)
+	}
+	n, err := in.towerElements(dir)
+	if err != nil {
+		return nil, fmt.Errorf("vision: EncoderTraining: %w", err)
+	}
+	c, size := in.tower, int64(dt.Size())
+	row := int64(8*c.Width+4*c.Channels*c.Patch*c.Patch) + size*int64(c.Layers)*int64(8*c.Width+2*c.Hidden)
+	return func(images int) int64 {
+		return saturate.Add(n*(size+16), saturate.Mul(saturate.Mul(int64(max(0, images)), int64(c.Rows())), row))
+	}, nil
+}
+
+// towerElements returns how many elements the tower's tensors have in a folder.
+func (in *Input) towerElements(dir string) (n int64, err error) {
+	w, err := amp.OpenWeights(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range w.Tensors() {
+		name := strings.TrimPrefix(t.Name, "model.")
+		if slices.ContainsFunc(in.family.towers, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+			n += int64(t.Len())
+		}
+	}
+	return n, w.Close()
+}
+
 // EncoderBytes returns about how much memory an [Encoder] in a type takes to encode one image of a layout, its weights included. It reads the
 // headers of the folder's weights. Errors are those of [amp.OpenWeights].
 func (in *Input) EncoderBytes(dir string, l Layout, dt snug.DType) (n int64, err error) {
@@ -117,17 +149,10 @@ func (in *Input) EncoderBytes(dir string, l Layout, dt snug.DType) (n int64, err
 	if in == nil || in.connection.rows == nil {
 		return 0, errNoInput
 	}
-	w, err := amp.OpenWeights(dir)
-	if err != nil {
+	if n, err = in.towerElements(dir); err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	for _, t := range w.Tensors() {
-		name := strings.TrimPrefix(t.Name, "model.")
-		if slices.ContainsFunc(in.family.towers, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
-			n += int64(t.Len() * dt.Size())
-		}
-	}
+	n *= int64(dt.Size())
 	rows, err := in.connection.rows(l)
 	if err != nil {
 		return 0, err

@@ -20,10 +20,12 @@ type imageCosts struct {
 	rows    int // of the images of a sample, in the text
 	cache   vision.CacheOptions
 	dtype   snug.DType
-	trains  bool  // the projector trains
-	full    bool  // with all of the text, not beside adapters
-	largest int64 // bytes of the largest page of features
-	pages   int64 // bytes of pages of features in memory
+	trains  bool                   // the projector trains
+	full    bool                   // with all of the text, not beside adapters
+	largest int64                  // bytes of the largest page of features
+	pages   int64                  // bytes of pages of features in memory
+	images  int                    // of a sample, whose tower trains
+	tower   func(images int) int64 // bytes of a tower that trains, nil for one that does not
 }
 
 // bytes returns what images take for micro-batches of at most some samples: the projector, its activations, and pages of features. What trains in a
@@ -40,6 +42,9 @@ func (c *imageCosts) bytes(micro int) int64 {
 	n := elements * int64(c.dtype.Size())
 	if c.full && c.trains {
 		n += elements * (4 + 4 + 8) // gradient, master weight and state
+	}
+	if c.tower != nil {
+		n += c.tower(micro * c.images)
 	}
 	return n + c.in.ProjectorBytes(c.rows*micro, c.dtype) + c.pages + int64(micro)*c.largest
 }

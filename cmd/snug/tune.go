@@ -90,7 +90,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.sharding == plan.ShardWeights && !f.dividesWeights(), "-shard weights wants as many passes on all ranks, and does not go with -dpo and -teacher"},
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
 	}, f.optimizerRules(), f.preferenceRules(), f.teacherRules())...)
-	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0), f.imageFlags.check()); what != "" {
+	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0), f.imageFlags.check(f.full)); what != "" {
 		return usagef("tune: %s", what)
 	}
 	f.rank = cmp.Or(f.rank, kind.rank)

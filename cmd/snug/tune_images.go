@@ -51,19 +51,21 @@ func openInput(dir string, pixels int) (*vision.Input, error) {
 }
 
 // The parts of a model that sees images which -train may name.
-const textPart, projectorPart = "text", "projector"
+const textPart, projectorPart, towerPart = "text", "projector", "tower"
 
 // rows are the rows of the table of flags.
 func (f *imageFlags) rows() flagTable {
+	parts := []string{textPart, projectorPart, towerPart}
 	return flagTable{
 		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images begin; default: that of the data file. This flag and the next four change nothing where no data has images"),
 		maxPixelsFlag(&f.pixels),
-		listFlag("train", &f.trains, []string{textPart, projectorPart}, func(part string) (string, error) {
-			if part != textPart && part != projectorPart {
-				return "", fmt.Errorf("want text, or text,projector")
+		listFlag("train", &f.trains, parts, func(part string) (string, error) {
+			if !slices.Contains(parts, part) {
+				return "", fmt.Errorf("want text, text,projector or text,projector,tower")
 			}
 			return part, nil
-		}, "parts that train in a model that sees images: text, or text,projector (default). The encoder of images never does"),
+		}, "parts that train in a model that sees images: text; text,projector (default); or with -full text,projector,tower in LLaVA 1.5, Gemma 3 and PaliGemma, whose tower, the encoder of images, then "+
+			"stays in memory and has no features to keep"),
 		fileFlag("features", "DIR", &f.featureDir, "folder for the features of the images, which other runs with the same model and images read; default: in the folder DIR.pages, with the DIR of -o, "+
 			"which is removed at the end. The encoder computes features before the first step, and is then freed. Further ranks use DIR-1, DIR-2, ..., and each computes all features"),
 		countFlag("features-bits", "N", &f.featureBits, 0, 8, 16, "bits of a stored feature: 8, with a scale for each 256 of them, or 16 (bf16 if -compute is f32); default: the type of -compute"),
@@ -71,13 +73,17 @@ func (f *imageFlags) rows() flagTable {
 }
 
 // check sets what trains by default, and says what is wrong with the flags, "" if nothing is.
-func (f *imageFlags) check() string {
+func (f *imageFlags) check(full bool) string {
 	if f.trains == nil {
 		f.trains = []string{textPart, projectorPart}
 	}
 	switch {
 	case !slices.Contains(f.trains, textPart):
 		return "-train: want text among what trains"
+	case f.trainsTower() && !full:
+		return "-train tower wants -full, because PEFT's adapters do not have the tower"
+	case f.trainsTower() && (f.featureDir != "" || f.featureBits != 0):
+		return "-features and -features-bits are of a tower that is frozen, and -train names it"
 	case f.featureBits != 0 && f.featureBits != 8 && f.featureBits != 16:
 		return "-features-bits: want 8 or 16"
 	}
@@ -113,7 +119,10 @@ func (m *material) openInput(f *tuneFlags) error {
 func (m *material) input() *vision.Input { return m.dataOptions.Images }
 
 // trainsProjector reports whether the projector trains.
-func (t *tuning) trainsProjector() bool { return slices.Contains(t.trains, projectorPart) }
+func (f *imageFlags) trainsProjector() bool { return slices.Contains(f.trains, projectorPart) }
+
+// trainsTower reports whether the tower of images trains.
+func (f *imageFlags) trainsTower() bool { return slices.Contains(f.trains, towerPart) }
 
 // imageCosts returns what the images of the data take beside the text, nil without any.
 func (t *tuning) imageCosts() (c *imageCosts, err error) {
@@ -133,6 +142,18 @@ func (t *tuning) imageCosts() (c *imageCosts, err error) {
 		c.largest, total = max(c.largest, size), total+size
 	}
 	c.pages = featureLimit(c.largest, total, t.memory)
+	if !t.trainsTower() {
+		return c, nil
+	}
+	c.pages, c.largest = 0, 0
+	each, err := c.in.Rows(t.data.Layout(0)) // of every image, in models whose tower trains
+	if err != nil {
+		return nil, err
+	}
+	c.images = (c.rows + each - 1) / max(1, each)
+	if c.tower, err = c.in.EncoderTraining(t.dir, t.dtype); err != nil {
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -218,7 +239,7 @@ func (t *tuning) neededImages() (list []int, bytes int64, err error) {
 // featureRoom returns what the features of images will take.
 func (t *tuning) featureRoom() []room {
 	dir := t.featuresDir()
-	if !t.seesImages() || holdsFile(dir, storeIndex) { // which may have them
+	if !t.seesImages() || t.trainsTower() || holdsFile(dir, storeIndex) { // which may have them
 		return nil
 	}
 	_, bytes, err := t.neededImages()
@@ -236,6 +257,10 @@ func (t *tuning) reportImages() error {
 	list, bytes, err := t.neededImages()
 	if err != nil {
 		return err
+	}
+	if t.trainsTower() {
+		fmt.Fprintf(t.call.stdout, "\nimages: %s in this run; beside the plan above: the tower, the projector and their activations, %s\n", console.Count(len(list), "image"), meter.FormatBytesUp(t.images))
+		return nil
 	}
 	for _, i := range list {
 		n, err := t.input().EncoderBytes(t.dir, t.data.Layout(i), t.dtype)
@@ -274,6 +299,9 @@ func (t *tuning) aboutFeatures() (sum [sha256.Size]byte, err error) {
 // keeps it.
 func (t *tuning) openFeatures() (clean func() error, err error) {
 	clean = nothing
+	if t.trainsTower() {
+		return clean, nil
+	}
 	list, total, err := t.neededImages()
 	if err != nil {
 		return clean, err
@@ -354,9 +382,13 @@ func (t *tuning) keptFeatures() string {
 	return "the same command goes on from what is in " + t.featureDir
 }
 
-// openImageModel opens the model without its tower.
+// openImageModel opens the model, without its tower unless that trains.
 func (t *tuning) openImageModel(o transformer.Options) (err error) {
-	t.imageRun.model, err = vision.OpenModel(t.dir, vision.ModelOptions{Text: o, NoEncoder: true, Train: func(string) bool { return t.trainsProjector() }})
+	options := vision.ModelOptions{Text: o, NoEncoder: true, Train: func(string) bool { return t.trainsProjector() }}
+	if t.trainsTower() {
+		options.NoEncoder, options.TrainEncoder = false, func(string) bool { return true }
+	}
+	t.imageRun.model, err = vision.OpenModel(t.dir, options)
 	if err == nil {
 		t.model = t.imageRun.model.Text
 	}
@@ -377,15 +409,25 @@ func (t *tuning) closeImages() error {
 type imageModel struct {
 	*vision.Model
 	data  *dataset.Set
-	cache *vision.Cache
-	dir   string // of the features
+	cache *vision.Cache // nil if the tower trains
+	dir   string        // of the features
 }
 
-// batch returns a batch with the features of its images.
+// batch returns a batch with the features of its images, or with their pixels.
 func (v imageModel) batch(b dataset.Batch) (out vision.Batch, err error) {
-	out.Text, out.Features = b.Batch, []vision.Features{}
+	if out.Text = b.Batch; v.cache != nil {
+		out.Features = []vision.Features{}
+	}
 	for _, images := range b.Images {
 		for _, i := range images {
+			if v.cache == nil {
+				x, err := v.data.Pixels(i)
+				if err != nil {
+					return out, err
+				}
+				out.Images = append(out.Images, x)
+				continue
+			}
 			f, err := v.cache.Get(v.data.ImageSum(i), v.data.Layout(i))
 			if errors.Is(err, snug.ErrCorrupt) {
 				err = fmt.Errorf("%w: remove the folder %s, and they are computed again", err, v.dir)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/chat"
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/offload"
@@ -204,6 +205,62 @@ func TestTuneFeatures(t *testing.T) {
 	require.NoError(t, s.Close())
 }
 
+// TestTuneTower: with -train tower the tower trains too, from the pixels of each step, and the whole model is written; it goes on from a checkpoint with the
+// same bits. Other families say that theirs does not.
+func TestTuneTower(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"gemma3", "llava", "paligemma"} {
+		model, data := filepath.Join(imageModels, name), "data.jsonl"
+		if name == "paligemma" {
+			data = "prompts.jsonl"
+		}
+		flags := []string{"tune", "-model", model, "-data", filepath.Join(imageModels, data), "-full", "-train", "text,projector,tower", "-compute", "f32", "-held-out", "0.2",
+			"-batch", "2", "-steps", "6", "-lr", "1e-3"}
+		out := filepath.Join(dir, name)
+		status, printed, errs := snugged(append(flags, "-o", out)...)
+		require.Zero(t, status, errs)
+		require.Contains(t, printed, "beside the plan above: the tower, the projector and their activations, ")
+		require.NoDirExists(t, out+".pages")
+		before := imageLoss(t, model, data, "")
+		require.Less(t, imageLoss(t, out, data, ""), before)
+		require.NotEqual(t, towerOf(t, model), towerOf(t, out))
+		if name != "gemma3" {
+			continue
+		}
+		resumed := filepath.Join(dir, "resumed")
+		flags = append(flags, "-checkpoint", filepath.Join(dir, "checkpoint"), "-save-every", "2")
+		status, _, errs = snugged(append(flags, "-o", filepath.Join(dir, "first"))...)
+		require.Zero(t, status, errs)
+		steps, err := filepath.Glob(filepath.Join(dir, "checkpoint", "step-*"))
+		require.NoError(t, err)
+		require.NoError(t, os.RemoveAll(steps[len(steps)-1]))
+		status, printed, errs = snugged(append(flags, "-o", resumed)...)
+		require.Zero(t, status, errs)
+		require.Contains(t, printed, "going on from step 4 of 6")
+		require.Equal(t, towerOf(t, out), towerOf(t, resumed))
+	}
+	status, _, errs := snugged("tune", "-model", filepath.Join(imageModels, "qwen2_5_vl"), "-data", filepath.Join(imageModels, "data.jsonl"), "-full", "-train", "text,tower", "-steps", "2",
+		"-o", filepath.Join(dir, "none"))
+	require.NotZero(t, status)
+	require.Contains(t, errs, "does not train here")
+}
+
+// towerOf returns the bits of a tensor of a model's tower.
+func towerOf(t *testing.T, dir string) []float32 {
+	w, err := amp.OpenWeights(dir)
+	require.NoError(t, err)
+	for _, info := range w.Tensors() {
+		if strings.Contains(info.Name, "vision_tower") && strings.HasSuffix(info.Name, "fc1.weight") {
+			v := make([]float32, info.Len())
+			require.NoError(t, w.Load(info.Name, snug.ViewOf(v)))
+			require.NoError(t, w.Close())
+			return v
+		}
+	}
+	require.Fail(t, "no tower", dir)
+	return nil
+}
+
 // TestTuneImagesResumed: a run that goes on from a checkpoint ends with the bits of one that was not interrupted.
 func TestTuneImagesResumed(t *testing.T) {
 	dir := t.TempDir()
@@ -231,7 +288,9 @@ func TestTuneImagesRefused(t *testing.T) {
 		flags []string
 		says  string
 	}{
-		"the tower":       {[]string{"-train", "tower"}, "want text, or text,projector"},
+		"the tower":       {[]string{"-train", "text,tower"}, "-train tower wants -full"},
+		"another part":    {[]string{"-train", "text,eyes"}, "want text, text,projector or text,projector,tower"},
+		"kept features":   {[]string{"-train", "text,tower", "-full", "-features", "x"}, "-features and -features-bits are of a tower that is frozen"},
 		"no text":         {[]string{"-train", "projector"}, "want text among what trains"},
 		"bits":            {[]string{"-features-bits", "9"}, "want 8 or 16"},
 		"too little":      {[]string{"-memory", "1MiB"}, "nothing fits"},
