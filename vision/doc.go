@@ -3,7 +3,7 @@
 // # Images
 //
 // A [Processor] turns images into the numbers that published models take, as the image processors of Hugging Face's transformers do: the
-// same bits, except where a file is JPEG (see [Decode]).
+// same bits.
 //
 //	p, err := vision.OpenProcessor("Qwen2.5-VL-3B-Instruct") // the folder of a model
 //	m, err := vision.Decode(file, vision.DecodeOptions{})    // PNG, JPEG, WebP, GIF, BMP, TIFF
@@ -51,6 +51,7 @@
 //
 // # Sources
 //
-// Resampling: Pillow's Resample.c, and ATen's UpSampleKernel.cpp. Chroma and colour of JPEG: libjpeg-turbo's jdsample.c and jdcolor.c.
+// Resampling: Pillow's Resample.c, and ATen's UpSampleKernel.cpp. JPEG: ITU-T T.81; the inverse DCT of
+// Loeffler, Ligtenberg and Moschytz (ICASSP 1989); the rounding of libjpeg-turbo's jidctint.c, jdsample.c and jdcolor.c.
 // WebP: libwebp's upsampling.c and yuv.h. Processors: image_processing_*.py, processing_*.py and get_rope_index of transformers.
 package vision

@@ -97,13 +97,14 @@ var formats = []format{pngFormat, jpegFormat, webpFormat, gifFormat, bmpFormat, 
 // (see [DecodeOptions]), 16-bit colours keep their upper byte, 16-bit gray is clipped at 255, CMYK becomes (255-C)(255-K)/255, and the
 // part of a GIF's canvas that its frame leaves out has the transparent colour, or the first of the palette.
 //
-// Pixels have the bits of Pillow's, except JPEG's: its chroma is upsampled and converted as libjpeg-turbo does, but Go's inverse DCT
-// rounds otherwise, so that 4 of 100 channels differ, by 1 and at most by 3 in what was compared. Not read are BMP with runs, JPEG of 12 bits
-// or with arithmetic coding, animated WebP, and TIFF of CMYK or of gray with alpha.
+// Pixels have the bits of Pillow's, also JPEG's, of which libjpeg-turbo's inverse DCT, upsampling and conversion of colours are followed on x86.
+// A progressive JPEG whose last scans were left out is not smoothed as there. Not read are BMP with runs, JPEG of 12 bits, without loss or
+// with arithmetic coding, animated WebP, and TIFF of CMYK or of gray with alpha. A damaged or truncated JPEG is refused, also
+// where Pillow would fill what is missing.
 //
 // The size in the header is compared with the limits before memory for pixels is taken. The call holds the file, the pixels as
-// the decoder has them (at most 8 bytes a pixel; a progressive JPEG has 12 more, or 16 of CMYK), and 3 bytes a pixel of RGB, or 6 while
-// the image is turned.
+// the decoder has them (at most 8 bytes a pixel; of a JPEG a byte a sample, and 2 more a coefficient if it is progressive, so that 4:2:0 has
+// 1.5 or 4.5 a pixel), and 3 bytes a pixel of RGB, or 6 while the image is turned.
 //
 // Errors wrap [snug.ErrNoMemory] for what is beyond a limit, [snug.ErrCorrupt] for a damaged or unknown file, [snug.ErrConfig]
 // for options, and the error of r.

@@ -91,6 +91,8 @@ func newImage(width, height int) *Image {
 	return &Image{width, height, make([]byte, 3*width*height)}
 }
 
+func clip(x int) byte { return byte(min(max(x, 0), 255)) }
+
 // each calls set for the three bytes of every pixel.
 func each(m *Image, set func(x, y int, p []byte)) {
 	i := 0

@@ -61,8 +61,8 @@ func colourPlanes(m *image.YCbCr) []samples {
 
 // factors returns the pixels of a sample of chroma; those of an unknown ratio are package image's, which are 1.
 func factors(r image.YCbCrSubsampleRatio) image.Point {
-	if up, ok := upsamplers[r]; ok {
-		return image.Point{X: up.h, Y: up.v}
+	if by, ok := ratios[r]; ok {
+		return by
 	}
 	return image.Point{X: 1, Y: 1}
 }

@@ -62,7 +62,8 @@ func webpRGB(out *Image, m *image.YCbCr) {
 	b := m.Rect
 	from := m.COffset(b.Min.X, b.Min.Y)
 	width, height := (out.Width+1)/2, (out.Height+1)/2
-	u, v := chroma{m.Cb[from:], width, height, m.CStride}, chroma{m.Cr[from:], width, height, m.CStride}
+	u := plane{pix: m.Cb[from:], width: width, height: height, stride: m.CStride}
+	v := plane{pix: m.Cr[from:], width: width, height: height, stride: m.CStride}
 	for y := range out.Height {
 		// Samples lie between rows 2i and 2i+1: row y is near sample y/2, and far from the one beyond.
 		near, far := y/2, (y-1)/2

@@ -82,6 +82,42 @@ def deep_gray():
     return out
 
 
+def jpegs():
+    """JPEG files of the kinds that cameras and programs write. What Pillow does not write is made by changing headers."""
+
+    def save(a, **options):
+        b = io.BytesIO()
+        Image.fromarray(a, "CMYK" if a.shape[-1] == 4 else None).save(b, "JPEG", **options)
+        return b.getvalue()
+
+    def frame(file, width, height, sampling):
+        """The same blocks in a frame of another form, with as many units."""
+        i = next(file.index(m) for m in (b"\xff\xc0\0\x11", b"\xff\xc2\0\x11") if m in file)
+        return file[: i + 5] + struct.pack(">HH", height, width) + file[i + 9 : i + 11] + bytes([sampling]) + file[i + 12 :]
+
+    def wide(file):
+        """With quantization tables of 16 bits, in an extended frame, and with fill bytes before markers."""
+        while (i := file.find(b"\xff\xdb\0\x43")) >= 0:
+            file = file[:i] + b"\xff\xff\xff\xdb\0\x83" + bytes([16 | file[i + 4]]) + bytes(v for q in file[i + 5 : i + 69] for v in (0, q)) + file[i + 69 :]
+        return file.replace(b"\xff\xc0\0\x11", b"\xff\xff\xc1\0\x11")
+
+    for s in range(3):
+        yield f"noise-{s}", save(pixels("noise", 21, 18), subsampling=s, quality=100)
+        yield f"coarse-{s}", save(pixels("noise", 35, 33), subsampling=s, quality=1 + s)
+        yield f"restarts-{s}", save(pixels("smooth", 67, 19), subsampling=s, restart_marker_blocks=2)
+        yield f"progressive-restarts-{s}", save(pixels("smooth", 35, 33), subsampling=s, quality=93, progressive=True, restart_marker_blocks=3)
+    for progressive in (False, True):
+        kind = "progressive-" * progressive
+        yield kind + "noise", save(pixels("noise", 23, 17), quality=97, progressive=progressive, optimize=True)
+        yield kind + "440", frame(save(pixels("smooth", 32, 32), subsampling=1, progressive=progressive), 32, 32, 0x12)
+        yield kind + "411", frame(save(pixels("smooth", 31, 32), subsampling=2, progressive=progressive), 61, 16, 0x41)
+        inks = save(pixels("smooth", 21, 13, 4), progressive=progressive)
+        yield kind + "ycck", inks.replace(b"Adobe\0\x64\0\0\0\0\0", b"Adobe\0\x64\0\0\0\0\2")
+    for w, h in ((1, 1), (8, 8), (9, 17)):
+        yield f"{w}x{h}", save(pixels("smooth", w, h), quality=90, optimize=True)
+    yield "wide", wide(save(pixels("noise", 17, 20), quality=40, optimize=True))
+
+
 def files():
     def image(mode, w, h):
         bands = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "CMYK": 4}[mode]
@@ -118,6 +154,7 @@ def files():
     ]
     rows += [(f"jpeg-noise-4x4-{s}", Image.fromarray(pixels("noise", 4, 4)), "JPEG", {"subsampling": s, "quality": 95}) for s in (1, 2)]
     rows.append(("png-16-bit-gray-transparent", deep_gray(), "PNG", None))
+    rows += [(f"jpeg-{name}", file, "JPEG", None) for name, file in jpegs()]
     for name, im, form, options in rows:
         b = io.BytesIO(im if options is None else b"")
         if options is not None:
@@ -125,10 +162,7 @@ def files():
             b.seek(0)
         a = np.array(load_image(Image.open(b)))
         row = {"name": name, "file": base64.b64encode(b.getvalue()).decode(), "width": a.shape[1], "height": a.shape[0], "sum": digest(a.tobytes())}
-        if form == "JPEG":
-            row["pixels"] = base64.b64encode(a.tobytes()).decode()
-        else:
-            row["white"] = digest(convert_to_rgb(ImageOps.exif_transpose(Image.open(b)), return_numpy=True).tobytes())
+        row["white"] = digest(convert_to_rgb(ImageOps.exif_transpose(Image.open(b)), return_numpy=True).tobytes())
         yield row
 
 
