@@ -382,7 +382,7 @@ func (s sample) images4() {
 	check(err)
 	trainer, err := train.New(m, train.Options{StateBits: 8, Schedule: train.Constant(1e-4)})
 	check(err)
-	item := segment.Item{Features: features, Target: mask} // [n, n], of the resized and padded image
+	item := segment.Item{Features: features, Target: mask} // [n, n], of the resized and padded image, as segment.Config.Target makes it
 	item.Prompt.Box = &segment.Box{Left: 100, Top: 80, Right: 400, Bottom: 300}
 	_, err = trainer.Train(ctx, [][]segment.Item{{item, item}}) // focal, Dice and IoU losses
 	check(err)

@@ -26,7 +26,7 @@ type Attention struct {
 	Softcap                 float64 // see [attention.Options]
 	Window                  int     // keys that a query sees; 0 for all
 	Bidirectional           bool    // a query sees later keys too
-	Parts                   bool    // a query sees the rows of its part alone, see [Batch.Parts]; it is Bidirectional then
+	Parts                   bool    // a query sees the rows of its part alone, see [Batch.Parts]; wants Bidirectional
 	// Plain computes attention without tiles, with all scores of a head in memory, and keeps the probabilities, so that a
 	// program can measure what tiles save. It works on the CPU, without Softcap, and not with Bidirectional.
 	Plain bool

@@ -59,6 +59,7 @@ type Model struct {
 	connection
 	family *modelFamily
 	dir    string // where the model was opened, which has the tensors of the tower
+	text   []byte // config.json there
 	dtype  snug.DType
 	device *snug.Device
 	x      []float32 // what the projector reads
@@ -85,6 +86,9 @@ func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 		}
 	}()
 	m.join = &join{width: c.width}
+	if m.text, err = readConfig(dir); err != nil {
+		return m, err
+	}
 	options := layers.Options{DType: m.dtype, Device: o.Text.Device, Seed: o.Text.Seed, Monitor: o.Text.Monitor}
 	tower := TowerOptions{Options: options, Train: never}
 	switch {

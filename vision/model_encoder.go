@@ -154,7 +154,9 @@ func (m *Model) trainEncoder() error {
 	if !is || tower.pack != nil || tower.gather != nil && tower.scatter == nil {
 		return fmt.Errorf("the encoder of a %s does not train here, want TrainEncoder nil: %w", m.family.modelType, snug.ErrConfig)
 	}
-	m.through.tower = tower
+	for range tower.Model.Trainable() {
+		m.through.tower = tower // unless none trains
+	}
 	return nil
 }
 

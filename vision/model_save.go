@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,9 @@ func (m *Model) Save(dir string, maxShardBytes int64) (err error) {
 	text, err := readConfig(m.dir)
 	if err != nil {
 		return err
+	}
+	if !bytes.Equal(text, m.text) {
+		return fmt.Errorf("%s has another %s than when the model was opened: %w", m.dir, configName, snug.ErrCorrupt)
 	}
 	if text, err = m.config(text); err != nil {
 		return err

@@ -74,9 +74,9 @@ func TestTowerRefuses(t *testing.T) {
 		{"a wide model", "vit", "hidden_size", largest, snug.ErrConfig, "Width"},
 		{"large images", "clip", "vision_config.image_size", largest, snug.ErrConfig, "Image"},
 		{"channels", "vit", "num_channels", largest, snug.ErrConfig, "Channels"},
-		{"more layers than there are", "vit", "num_hidden_layers", `16777216`, snug.ErrConfig, "num_hidden_layers"},
+		{"more layers than there are", "vit", "num_hidden_layers", `100`, snug.ErrConfig, "num_hidden_layers"},
 		{"more than memory has", "vit", "intermediate_size", `16777216`, snug.ErrShape, "intermediate.dense"},
-		{"wider than there is", "clip", "vision_config.hidden_size", `100000`, snug.ErrShape, "class_embedding"},
+		{"wider than there is", "clip", "vision_config.hidden_size", `10000`, snug.ErrShape, "class_embedding"},
 		{"other shapes", "vit", "intermediate_size", `16`, snug.ErrShape, "intermediate.dense"},
 		{"other problems", "vit", "problem_type", `"multi_label_classification"`, snug.ErrConfig, "problem_type"},
 		{"classes without numbers", "vit", "id2label", `{"a": "b"}`, snug.ErrConfig, "id2label"},
@@ -200,7 +200,7 @@ func TestModelRefuses(t *testing.T) {
 		{"a layer that is not there", "llava", "vision_feature_layer", `-9`, "vision_feature_layer"},
 		{"no layer", "llava", "vision_feature_layer", `null`, "vision_feature_layer"},
 		{"a strategy", "llava", "vision_feature_select_strategy", `"patch"`, "vision_feature_select_strategy"},
-		{"more layers than there are", "llava", "vision_config.num_hidden_layers", `16777216`, "layers"},
+		{"more layers than there are", "llava", "vision_config.num_hidden_layers", `100`, "layers"},
 		{"a token that is not there", "llava", "image_token_index", `20`, "token"},
 		{"a class token", "gemma3", "vision_config.model_type", `"clip_vision_model"`, "model_type"},
 		{"a class token among lines", "llava_next", "vision_feature_select_strategy", `"full"`, "vision_feature_select_strategy"},
@@ -330,6 +330,7 @@ func TestTowerSaveRefused(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 	for name, change := range map[string]func(*vision.TowerConfig){
+		"Layers": func(c *vision.TowerConfig) { c.Layers = 1 << 20 }, "elements": func(c *vision.TowerConfig) { c.Width, c.Hidden = 1<<20, 1<<24 },
 		"Gated": func(c *vision.TowerConfig) { c.Gated = true }, "Registers": func(c *vision.TowerConfig) { c.Registers = 2 }, "Positions": func(c *vision.TowerConfig) { c.Positions = -8 },
 		"Hidden":       func(c *vision.TowerConfig) { c.Family, c.Hidden = "dinov2", 20 },
 		"interpolated": func(c *vision.TowerConfig) { c.Family, c.QKVBias, c.Positions = "smolvlm_vision", true, 16 },

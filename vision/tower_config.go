@@ -75,6 +75,9 @@ func (c *TowerConfig) table() int {
 // most is the largest size of a model: of the table of positions it is far above what memory has.
 const most = 1 << 24
 
+// mostLayers is more blocks than any tower has.
+const mostLayers = 1 << 10
+
 func (c *TowerConfig) check() (*towerFamily, error) {
 	f, _ := byType(c.Family)
 	if f == nil {
@@ -100,6 +103,8 @@ func (c *TowerConfig) check() (*towerFamily, error) {
 		return nil, fmt.Errorf("the fields Gated or Registers, which the Family %q does not have: %w", c.Family, snug.ErrConfig)
 	case f.spellings[0].registers != "" && (c.Registers < 1 || c.Registers > most):
 		return nil, fmt.Errorf("the field Registers is %d, want 1 to 2^24: %w", c.Registers, snug.ErrConfig)
+	case 4*float64(c.Width)*float64(c.Width)+2*float64(c.Width)*float64(c.Hidden) > math.MaxInt32 || c.Layers > mostLayers:
+		return nil, fmt.Errorf("%d Layers of a Width of %d and a Hidden of %d, want at most %d, of 2^31 elements each: %w", c.Layers, c.Width, c.Hidden, mostLayers, snug.ErrConfig)
 	case c.Width%c.Heads != 0:
 		return nil, fmt.Errorf("a Width of %d and %d Heads, want heads that divide it: %w", c.Width, c.Heads, snug.ErrConfig)
 	case !known:

@@ -107,14 +107,19 @@ func (c *Config) check() error {
 		{"vision_config.mlp_dim", e.Hidden}, {"vision_config.num_hidden_layers", e.Layers}, {"vision_config.num_attention_heads", e.Heads}, {"vision_config.output_channels", e.Out},
 		{"prompt_encoder_config.mask_input_channels", p.Channels}, {"mask_decoder_config.mlp_dim", d.Hidden}, {"mask_decoder_config.num_hidden_layers", d.Layers},
 		{"mask_decoder_config.num_attention_heads", d.Heads}, {"mask_decoder_config.attention_downsample_rate", d.Downsample},
-		{"mask_decoder_config.num_multimask_outputs", d.Masks}, {"mask_decoder_config.iou_head_depth", d.IoUDepth - 1}, {"mask_decoder_config.iou_head_hidden_dim", d.IoUHidden},
+		{"mask_decoder_config.num_multimask_outputs", d.Masks}, {"mask_decoder_config.iou_head_depth", d.IoUDepth}, {"mask_decoder_config.iou_head_hidden_dim", d.IoUHidden},
 	} {
 		if n.of < 1 || n.of > most {
-			return fmt.Errorf("%s is %d, want 1 to 2^20, and 2 or more layers of a head: %w", n.name, n.of, snug.ErrConfig)
+			return fmt.Errorf("%s is %d, want 1 to 2^20: %w", n.name, n.of, snug.ErrConfig)
 		}
 	}
 	grid := c.Grid()
+	product := func(a, b int) float64 { return float64(a) * float64(b) }
 	switch {
+	case d.IoUDepth < 2:
+		return fmt.Errorf("mask_decoder_config.iou_head_depth is %d, want 2 or more: %w", d.IoUDepth, snug.ErrConfig)
+	case 4*product(e.Width, e.Width)+2*product(e.Width, e.Hidden) > math.MaxInt32 || 9*product(e.Out, max(e.Out, e.Width)) > math.MaxInt32 || product(d.Width, max(d.Hidden, d.IoUHidden)) > math.MaxInt32 || product(d.IoUHidden, d.IoUHidden) > math.MaxInt32:
+		return fmt.Errorf("layers of %d and %d elements in the encoder and %d and %d in the decoder, want at most 2^31 elements of a block: %w", e.Width, e.Hidden, d.Width, d.Hidden, snug.ErrConfig)
 	case e.Image != grid*e.Patch || grid > mostPatches || e.Patch*e.Patch > most/e.Channels:
 		return fmt.Errorf("patches of %d pixels in images of %d, want them to divide the side, and at most 2^12 there: %w", e.Patch, e.Image, snug.ErrConfig)
 	case p.Image != e.Image || p.Patch != e.Patch || p.Width != e.Out || d.Width != e.Out || e.Waves != e.Out/2:

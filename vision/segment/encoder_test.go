@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -100,6 +101,22 @@ func TestFeatureFiles(t *testing.T) {
 			require.InEpsilon(t, want[i], got[i], 1./128)
 		}
 	}
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for i := range text { // each byte is of the header or of the features
+		text[i] ^= 0x10
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		v, err := segment.ReadFeatures(path)
+		if i >= len(text)-2*len(want) {
+			require.ErrorIs(t, err, snug.ErrCorrupt, i)
+		} else if err == nil { // what nothing reads, such as the name of the checksum's file
+			require.Equal(t, len(want), v.Len(), i)
+		}
+		text[i] ^= 0x10
+	}
+	nan := slices.Clone(image)
+	nan[3] = float32(math.NaN())
+	require.ErrorIs(t, e.EncodeFile(context.Background(), path, snug.F16, nan), snug.ErrNonFinite)
 	require.ErrorIs(t, e.EncodeFile(context.Background(), path, snug.DType(99), image), snug.ErrDType)
 	require.ErrorIs(t, e.EncodeFile(context.Background(), path, snug.F16, image[1:]), snug.ErrShape)
 	_, err = segment.ReadFeatures(filepath.Join(dir, "model.safetensors"))

@@ -8,8 +8,8 @@ import (
 	"github.com/snug-ml/snug/layers"
 )
 
-// Prompt says what of an image is meant. Coordinates are pixels of the image that the encoder gets: those of a photo are multiplied by the
-// factor of its longest side. The zero Prompt says nothing.
+// Prompt says what of an image is meant. Coordinates are pixels of the image that the encoder gets: multiply those of a photo by Width/OriginalWidth
+// and Height/OriginalHeight of its vision.Layout. The zero Prompt says nothing.
 //
 // Points and corners of a box are tokens. In a batch zeros take the place of those that a prompt has fewer than another one, as in
 // transformers, and attention sees them: its masks are not quite those that it gets alone.
@@ -80,6 +80,11 @@ func (p *Prompt) check(side int) error {
 	}
 	if b := p.Box; b != nil {
 		numbers = append(numbers, b.Left, b.Top, b.Right, b.Bottom)
+	}
+	for _, v := range p.Mask {
+		if v-v != 0 {
+			return fmt.Errorf("a mask with %v, want finite logits: %w", v, snug.ErrNonFinite)
+		}
 	}
 	for _, v := range numbers {
 		if v-v != 0 {

@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +33,9 @@ func (m *Model) Save(dir string) (err error) {
 	_, text, err := readConfig(m.dir)
 	if err != nil {
 		return err
+	}
+	if m.text != nil && !bytes.Equal(m.text, text) {
+		return fmt.Errorf("%s has another %s than when the model was opened: %w", m.dir, configName, snug.ErrCorrupt)
 	}
 	if text, err = inFloat32(text); err != nil {
 		return err

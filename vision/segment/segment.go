@@ -45,6 +45,7 @@ type Model struct {
 	loss    *loss
 	config  Config
 	dir     string // which has the encoder
+	text    []byte // config.json there
 	x       []float32
 }
 
@@ -52,7 +53,7 @@ type Model struct {
 // [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit config.json, or is that of the file system.
 func Open(dir string, o Options) (m *Model, err error) {
 	defer fault.Named(&err, "segment: Open")
-	c, _, err := readConfig(dir)
+	c, text, err := readConfig(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +65,7 @@ func Open(dir string, o Options) (m *Model, err error) {
 	if m, err = newModel(c, o, 0, file); err != nil {
 		return nil, err
 	}
-	m.dir = dir
+	m.dir, m.text = dir, text
 	if err := load(file, m.model); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
@@ -159,7 +160,9 @@ func (m *Model) begin(ctx context.Context, batch []Item, trains bool) (s layers.
 		case (item.Prompt.Mask == nil) != (batch[0].Prompt.Mask == nil):
 			err = fmt.Errorf("a mask in one prompt and none in another of the batch: %w", snug.ErrConfig)
 		default:
-			err = item.Prompt.check(m.config.Side())
+			if err = item.Prompt.check(m.config.Side()); err == nil && trains {
+				err = checkTarget(item.Target)
+			}
 		}
 		if err != nil {
 			return s, fmt.Errorf("item %d has %w", i, err)
@@ -177,6 +180,16 @@ func (m *Model) begin(ctx context.Context, batch []Item, trains bool) (s layers.
 		m.decoder.prompts, m.loss.targets = append(m.decoder.prompts, batch[i].Prompt), append(m.loss.targets, batch[i].Target)
 	}
 	return layers.Sample{X: m.x}, nil
+}
+
+// checkTarget returns an error unless all values of a target are from 0 to 1.
+func checkTarget(target []float32) error {
+	for i, v := range target {
+		if !(v >= 0 && v <= 1) {
+			return fmt.Errorf("a Target with %v at %d, want 0 to 1: %w", v, i, snug.ErrConfig)
+		}
+	}
+	return nil
 }
 
 // end forgets what belongs to the caller.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -167,6 +168,9 @@ func TestRefuses(t *testing.T) {
 		"target":     {func(i *segment.Item) { i.Target = i.Target[:7] }, snug.ErrShape},
 		"no target":  {func(i *segment.Item) { i.Target = nil }, snug.ErrShape},
 		"mask":       {func(i *segment.Item) { i.Prompt.Mask = make([]float32, 1600) }, snug.ErrConfig},
+		"levels":     {func(i *segment.Item) { i.Target = slices.Repeat([]float32{255}, len(i.Target)) }, snug.ErrConfig},
+		"below 0":    {func(i *segment.Item) { i.Target = slices.Repeat([]float32{-1}, len(i.Target)) }, snug.ErrConfig},
+		"no number":  {func(i *segment.Item) { i.Target = slices.Repeat([]float32{float32(math.NaN())}, len(i.Target)) }, snug.ErrConfig},
 		"coordinate": {func(i *segment.Item) { i.Prompt.Box = &segment.Box{Left: float32(math.NaN())} }, snug.ErrNonFinite},
 		"points":     {func(i *segment.Item) { i.Prompt.Points = make([]segment.Point, 1<<20) }, snug.ErrShape},
 	} {
@@ -251,4 +255,47 @@ func TestZero(t *testing.T) {
 	var none *segment.Model
 	var encoder *segment.Encoder
 	kerneltest.Zero(t, none, new(segment.Model), encoder, new(segment.Encoder), segment.Config{}, segment.Loss{}, segment.Item{}, segment.Prompt{}, segment.IoU, segment.ViTB, segment.Open, segment.OpenEncoder, segment.ReadFeatures, segment.Create, segment.ReadConfig)
+}
+
+// TestTarget: a mask of a photo becomes that of the resized and padded image.
+func TestTarget(t *testing.T) {
+	m := open(t, filepath.Join(folders, "rel"), segment.Options{})
+	c := m.Config()
+	side, image := c.Side(), c.Encoder.Image
+	photo := segment.Size{Height: 30, Width: 60}
+	mask := make([]float32, 30*60) // its right half
+	for i := range mask {
+		mask[i] = float32(i % 60 / 30)
+	}
+	resized := segment.Size{Height: image / 2, Width: image}
+	got, err := c.Target(mask, resized, photo)
+	require.NoError(t, err)
+	for i, v := range got {
+		y, x := i/side, i%side
+		want := float32(0)
+		if y < side/2 && x >= side/2 {
+			want = 1
+		}
+		require.Equal(t, want, v, "row %d column %d", y, x)
+	}
+	for _, size := range []segment.Size{{}, {Height: 30, Width: 61}, {Height: -30, Width: -60}, {Height: math.MaxInt, Width: 2}} {
+		_, err := c.Target(mask, resized, size)
+		require.ErrorIs(t, err, snug.ErrShape)
+	}
+	_, err = c.Target(mask, segment.Size{Height: image + 1, Width: 1}, photo)
+	require.ErrorIs(t, err, snug.ErrShape)
+	_, err = segment.Config{}.Target(mask, resized, photo)
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestSaveOfAnotherFolder: a folder whose config.json has changed since the model was opened is not mixed with it.
+func TestSaveOfAnotherFolder(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.CopyFS(dir, os.DirFS(filepath.Join(folders, "rel"))))
+	m := open(t, dir, segment.Options{})
+	path := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, append(text, ' '), 0o600))
+	require.ErrorIs(t, m.Save(filepath.Join(t.TempDir(), "saved")), snug.ErrCorrupt)
 }
