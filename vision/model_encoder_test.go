@@ -166,3 +166,15 @@ func TestModelEncoderRefused(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 }
+
+// TestModelSaveOfAnotherFolder: a folder whose config.json has changed since the model was opened is not mixed with it.
+func TestModelSaveOfAnotherFolder(t *testing.T) {
+	dir := edited(t, "models/llava", nil)
+	m, err := vision.OpenModel(dir, vision.ModelOptions{})
+	require.NoError(t, err)
+	path := filepath.Join(dir, "config.json")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(path, append(text, ' '), 0o600))
+	require.ErrorIs(t, m.Save(filepath.Join(t.TempDir(), "saved"), 0), snug.ErrCorrupt)
+}
