@@ -541,7 +541,7 @@ func (s *Set) decoding(p *picture) vision.DecodeOptions {
 	return o
 }
 
-// readImage reads the file of an image, of which it takes no more than Options.Memory.
+// readImage reads the file of an image. A file larger than Options.Memory is an error.
 func (s *Set) readImage(path string) ([]byte, error) {
 	most := max(s.options.Memory, leastMemory)
 	if info, err := os.Stat(path); err == nil && s.options.Memory > 0 && info.Size() > most {

@@ -173,7 +173,8 @@ func (t *tuning) cacheOptions() vision.CacheOptions {
 	return vision.CacheOptions{DType: t.dtype}
 }
 
-// featureLimit returns the host memory of the store of features, of which the largest page has most bytes, under a limit of the process, 0 for none.
+// featureLimit returns the host memory of the store of features: most is the largest page, total all pages, and memory the limit of the process, 0
+// for none.
 func featureLimit(most, total, memory int64) int64 {
 	const least, ample = 4 << 20, 64 << 20
 	limit := min(ample, total)
@@ -221,11 +222,11 @@ func (t *tuning) neededImages() (list []int, bytes int64, err error) {
 	}
 	seen := map[[sha256.Size]byte]bool{}
 	for _, i := range t.data.ImagesOf(first, t.stepCount(), t.batch) {
-		if sum := t.data.ImageSum(i); seen[sum] {
+		sum := t.data.ImageSum(i)
+		if seen[sum] {
 			continue
-		} else {
-			seen[sum] = true
 		}
+		seen[sum] = true
 		list = append(list, i)
 		n, err := t.featureBytes(t.data.Layout(i))
 		if err != nil {
@@ -368,8 +369,7 @@ func (t *tuning) fillFeatures(list []int) (err error) {
 		fmt.Fprintf(t.call.stdout, "\nimages: %s in %.1f s\n", console.Count(len(list), "image"), time.Since(began).Seconds())
 	}
 	err = errors.Join(err, e.Close())
-	e = nil
-	runtime.GC() // the tower's memory is that of the model now
+	runtime.GC() // the model takes the memory that the tower had
 	debug.FreeOSMemory()
 	return err
 }

@@ -50,25 +50,24 @@ func (e *Encoder) EncodeFile(ctx context.Context, path string, dt snug.DType, im
 	}, map[string]string{sumName: sumOf(v)})
 }
 
-// sumOf returns the checksum of features in the order of their file.
+// sumOf returns the checksum of features in the order of their file, which it copies.
 func sumOf(v snug.View) string {
-	var sum uint32
-	var b [4]byte
+	b := make([]byte, 0, v.Bytes())
 	switch v.DType() {
 	case snug.F32:
 		for _, x := range v.Float32s() {
-			sum = crc32c.Update(sum, binary.LittleEndian.AppendUint32(b[:0], math.Float32bits(x)))
+			b = binary.LittleEndian.AppendUint32(b, math.Float32bits(x))
 		}
 	case snug.F16:
 		for _, x := range v.Float16s() {
-			sum = crc32c.Update(sum, binary.LittleEndian.AppendUint16(b[:0], uint16(x)))
+			b = binary.LittleEndian.AppendUint16(b, uint16(x))
 		}
 	default:
 		for _, x := range v.BFloat16s() {
-			sum = crc32c.Update(sum, binary.LittleEndian.AppendUint16(b[:0], uint16(x)))
+			b = binary.LittleEndian.AppendUint16(b, uint16(x))
 		}
 	}
-	return fmt.Sprintf("%08x", sum)
+	return fmt.Sprintf("%08x", crc32c.Checksum(b))
 }
 
 // ReadFeatures reads a file of [Encoder.EncodeFile], for [Item], in the type that it has. It does not know which encoder has written them: those
