@@ -65,6 +65,35 @@ func TestWaitForKilledWork(t *testing.T) {
 	}
 }
 
+// TestWaitForWorkKilledMeanwhile: the host looks at the work, the work is killed, later work lets
+// the copy go on, and the host looks at the copy, which has finished.
+func TestWaitForWorkKilledMeanwhile(t *testing.T) {
+	f := newFake()
+	d := f.open(t)
+	m, err := d.Alloc(64)
+	require.NoError(t, err)
+	p, err := d.AllocPinned(64)
+	require.NoError(t, err)
+	f.pause(true)
+	var last driver.Fence
+	for range 2 {
+		require.NoError(t, d.LaunchGrid(f.fill(m, 7)))
+		last, err = d.StartCopyOut(p, m, nil)
+		require.NoError(t, err)
+	}
+	f.kill(&d.work, killedWork)
+	status, looks := d.api.status, 0
+	d.api.status = func(o object) int {
+		before := status(o)
+		if looks++; looks == 1 {
+			f.pause(false)
+			d.api.wait(d.copies.flight[1].object)
+		}
+		return before
+	}
+	require.ErrorContains(t, within(t, last.Wait), "injected")
+}
+
 // TestWorkBehindKilledCopy waits for work whose command buffer waits for a copy that is killed.
 func TestWorkBehindKilledCopy(t *testing.T) {
 	for _, code := range []int{killedWork, codeOutOfMemory} {

@@ -141,15 +141,16 @@ func (d *device) counted(s *stream, c *cost, units int) {
 	}
 }
 
-// reapAll reaps both streams.
+// reapAll reaps both streams until neither has anything new: then what a reaped command buffer
+// waited for is reaped too, and an error of it is kept.
 func (d *device) reapAll() {
-	d.reap(&d.work)
-	d.reap(&d.copies)
+	for d.reap(&d.work)+d.reap(&d.copies) > 0 {
+	}
 }
 
-// reap releases the command buffers of s that have finished and keeps their
-// errors.
-func (d *device) reap(s *stream) {
+// reap releases the command buffers of s that have finished, keeps their errors, and returns how
+// many there were.
+func (d *device) reap(s *stream) int {
 	n := 0
 	for ; n < len(s.flight); n++ {
 		flown := s.flight[n]
@@ -175,6 +176,7 @@ func (d *device) reap(s *stream) {
 	if s.failed && s.api.eventValue(s.event) < s.done {
 		s.api.setEvent(s.event, s.done)
 	}
+	return n
 }
 
 // blocker returns the command buffer that the host waits for until the oldest one of s has
