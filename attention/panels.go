@@ -6,6 +6,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/gemm"
+	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/rowwise"
 )
 
@@ -67,7 +68,8 @@ type keyPanels struct {
 	pairs  bool
 	k, v   panels
 	across []float32
-	width  int // of a panel of across; 0: keys are not packed
+	width  int       // of a panel of across; 0: keys are not packed
+	rows   []float32 // scratch for queries that meet across
 }
 
 // fewQueries is the most queries for which keys are not packed: it takes longer than their product.
@@ -80,7 +82,7 @@ func newKeyPanels(scratch *arena, c *Options, dt snug.DType, queries int) (p key
 		p.pairs, p.k, p.v = true, scratch.panels(tileK, c.Dim), scratch.panels(c.DimV, tileK)
 	default:
 		p.width = gemm.Registry.Best().NR
-		p.across = scratch.floats(acrossLen(c.Dim))
+		p.across, p.rows = scratch.floats(acrossLen(c.Dim)), scratch.floats(queriesLen(c.Dim))
 	}
 	return p
 }
@@ -88,9 +90,15 @@ func newKeyPanels(scratch *arena, c *Options, dt snug.DType, queries int) (p key
 // acrossLen returns the elements of across. Packing writes up to 15 rows of a panel more.
 func acrossLen(dim int) int { return tileK*dim + 15*panel }
 
+// queriesLen returns the elements of a block of packed queries.
+func queriesLen(dim int) int {
+	k := gemm.Registry.Best()
+	return k.Panels(blockQ)*k.Pitch()*dim + 15*k.Pitch()
+}
+
 // keyPanelsLen returns the float32 elements that newKeyPanels takes at most.
 func (c *Options) keyPanelsLen() int {
-	return max(acrossLen(c.Dim), panelsLen(tileK, c.Dim)+panelsLen(c.DimV, tileK))
+	return max(acrossLen(c.Dim)+queriesLen(c.Dim), panelsLen(tileK, c.Dim)+panelsLen(c.DimV, tileK))
 }
 
 // load packs keys and values. Few queries take the values where they lie, a part of every row at a time, which is
@@ -128,12 +136,28 @@ func (p *keyPanels) multiply(dst tile, q factor, k factor, from, to int) {
 		productT(dst, q, k.from(from).top(to-from))
 		return
 	}
-	for j := from; j < to; j += p.width {
-		b := gemm.Matrix{Data: snug.SliceView(p.across[j*k.cols:][:p.width*k.cols]), Stride: p.width}
-		to := dst
-		to.x = dst.x[j-from:]
-		gemm.MulSerial(q.rows, min(p.width, to.cols-(j-from)), q.cols, 1, q.matrix(), b, 0, to.factor().matrix())
+	kern := gemm.Registry.Best()
+	kern.MulRows(q.rows, to-from, q.cols, 1, p.left(kern, q), p.across[from*k.cols:], 0, dst.x, dst.stride)
+}
+
+// left returns queries as the left factor of float32: where they lie, converted, or as columns.
+func (p *keyPanels) left(kern *gemm.Kernel, q factor) gemm.Rows {
+	if q.view.DType() != snug.F32 {
+		for i := range q.rows {
+			half.Load(p.rows[i*q.cols:][:q.cols], q.view, q.at+i*q.stride)
+		}
+		return gemm.Rows{X: p.rows, Row: q.cols, Col: 1}
 	}
+	x := q.view.Float32s()[q.at:]
+	if !kern.Columns {
+		return gemm.Rows{X: x, Row: q.stride, Col: 1}
+	}
+	pitch := kern.Pitch()
+	for i := range kern.Panels(q.rows) {
+		lo, hi := kern.PanelOf(q.rows, i)
+		kern.PackLines(p.rows[i*pitch*q.cols:], x[lo*q.stride:], hi-lo, q.cols, q.stride, pitch)
+	}
+	return gemm.Rows{X: p.rows, Row: 1, Col: pitch, Panel: pitch * q.cols}
 }
 
 // logitPairs sets dst to the products of some panels of queries and the keys from to to-1.

@@ -247,7 +247,7 @@ var activateBackwardTask = cpu.NewTask(func(j *activateBackwardJob, item int) {
 		dy := load(cut(buf, 0, n), j.dy, lo)
 		kept := load(cut(buf, 1, n), j.kept, lo)
 		dx := target(cut(buf, 0, n), j.dx, lo)
-		activateRowGrad(rowwise.F32.Best(), j.a, dx, dy, kept, one[:n], cut(buf, 3, n), stream)
+		activateRowGrad(rowwise.F32.Best(), j.a, dx, dy, kept, one[:n], cut(buf, 3, block)[:n], stream)
 		store(j.dx, lo, dx)
 	}
 })

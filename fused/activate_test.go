@@ -84,7 +84,7 @@ func TestActivateAgainstDefinition(t *testing.T) {
 		for _, dt := range floatTypes {
 			t.Run(fmt.Sprintf("%v %v", f.a, dt), func(t *testing.T) {
 				kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
-					for _, n := range []int{0, 1, 31, 64, 5000, 70001} {
+					for _, n := range []int{0, 1, 31, 64, 3712, 5000, 70001} {
 						if p.Emulated && n > 5000 {
 							continue
 						}

@@ -9,9 +9,12 @@ import (
 )
 
 func init() {
-	Registry.Add(cpu.AVX2, loops{absMaxAVX2, decodeAVX2, decodeStreamAVX2, encodeAVX2}.kernels())
+	narrow := loops{absMaxAVX2, decodeAVX2, decodeStreamAVX2, encodeAVX2}
+	k := narrow.kernels()
+	k.Encode = narrow.encodeSegments
+	Registry.Add(cpu.AVX2, k)
 	wide := loops{absMaxAVX512, decodeAVX512, decodeStreamAVX512, encodeAVX512}
-	k := wide.kernels()
+	k = wide.kernels()
 	k.Encode = wide.encodeQuickly
 	Registry.Add(cpu.AVX512, k)
 	decode := decodeBlocks(decodeVBMI, k.Decode)
@@ -91,6 +94,20 @@ func (l loops) encodeQuickly(codes []uint8, x []float32, absmax float32, e *Enco
 	if n > 0 {
 		_ = codes[n-1]
 		encodeQuicklyAVX512(&codes[0], &x[0], n, q.Absmax, q.Inverse, q.Rest, q.Cells)
+	}
+	encode(codes[n:], x[n:], absmax, e)
+}
+
+// encodeSegments uses the encoder's segments.
+func (l loops) encodeSegments(codes []uint8, x []float32, absmax float32, e *Encoder) {
+	if !e.segmented {
+		l.encodeTo(codes, x, absmax, e)
+		return
+	}
+	n := len(x) / step * step
+	if n > 0 {
+		_ = codes[n-1]
+		encodeSegmentsAVX2(&codes[0], &x[0], n, absmax, &e.cell[0], (*byte)(unsafe.Pointer(&e.segments)))
 	}
 	encode(codes[n:], x[n:], absmax, e)
 }

@@ -15,22 +15,27 @@ import (
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
-// dynamic is close to the dynamic map of package quant8: decades of equidistant
-// entries, each with twice as many as the one below.
-func dynamic(signed bool) *[256]float32 {
-	entries, n := []float32{0, 1}, 1
+// dynamic is close to the dynamic map of package quant8.
+func dynamic(signed bool) *[256]float32 { return spans(signed, 1e-6, 10) }
+
+// ties has midpoints that are float32.
+func ties() *[256]float32 { return spans(true, 0x1p-12, 4) }
+
+// spans has seven spans of equidistant entries, the first up to least, each with twice as many as the one below and a factor above it.
+func spans(signed bool, least, factor float64) *[256]float32 {
+	entries, n, top := []float32{0, 1}, 1, least
 	if !signed {
 		n = 2
 	}
-	for decade := 1e-6; decade < 5; decade *= 10 {
+	for range 7 {
 		for k := range n {
-			x := float32(decade * (0.1 + 0.9*(float64(k)+0.5)/float64(n)))
+			x := float32(top * (1/factor + (1-1/factor)*(float64(k)+0.5)/float64(n)))
 			entries = append(entries, x)
 			if signed {
 				entries = append(entries, -x)
 			}
 		}
-		n *= 2
+		n, top = 2*n, top*factor
 	}
 	slices.Sort(entries)
 	return (*[256]float32)(entries)
@@ -51,7 +56,7 @@ func linear() *[256]float32 {
 
 func encoders() map[string]*Encoder {
 	out := map[string]*Encoder{}
-	for name, m := range map[string]*[256]float32{"signed": dynamic(true), "unsigned": dynamic(false), "linear": linear()} {
+	for name, m := range map[string]*[256]float32{"signed": dynamic(true), "unsigned": dynamic(false), "linear": linear(), "ties": ties()} {
 		e := new(Encoder)
 		e.Build(m, false)
 		out[name] = e
@@ -76,6 +81,7 @@ func TestLimitsInCells(t *testing.T) {
 	require.Zero(t, es["unsigned"].more)
 	require.True(t, es["signed"].quick && es["unsigned"].quick && es["keeping"].quick)
 	require.True(t, es["signed"].lined && es["unsigned"].lined && es["keeping"].lined)
+	require.True(t, es["signed"].segmented && es["unsigned"].segmented && es["keeping"].segmented && es["ties"].segmented)
 	require.False(t, es["linear"].quick)
 	require.Positive(t, es["linear"].more)
 }

@@ -26,6 +26,9 @@ type Encoder struct {
 	cell  [numCells]uint32
 	lines Lines
 	lined bool // there are lines
+
+	segments  Segments
+	segmented bool // there are segments
 }
 
 // The upper halves of 1 and -1, beyond which there is no value to encode. The
@@ -103,6 +106,7 @@ func (e *Encoder) Build(m *[256]float32, keepSign bool) {
 	e.more = max(most-1, 0)
 	e.quick = e.more == 0 && e.coarse()
 	e.lined = e.quick && e.lines.fit(e)
+	e.segmented = e.more == 0 && e.segments.fit(e)
 }
 
 // below returns how many limits come before u, the order of a value. At least the

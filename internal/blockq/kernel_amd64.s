@@ -38,7 +38,7 @@ loopEnd:
 	RET
 
 // func decodeAVX2(x *float32, codes *uint8, n int, m *[256]float32, absmax float32)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·decodeAVX2(SB), NOSPLIT, $0-36
 	MOVQ         x+0(FP), AX
 	MOVQ         codes+8(FP), CX
@@ -47,31 +47,57 @@ TEXT ·decodeAVX2(SB), NOSPLIT, $0-36
 	VBROADCASTSS absmax+32(FP), Y0
 
 loop:
-	CMPQ       DX, $+16
-	JLT        loopEnd
-	VPMOVZXBD  (CX), Y1
-	VXORPS     Y2, Y2, Y2
-	VPCMPEQD   Y3, Y3, Y3
-	VPGATHERDD Y3, (BX)(Y1*4), Y2
-	VMULPS     Y0, Y2, Y2
-	VMOVUPS    Y2, (AX)
-	VPMOVZXBD  8(CX), Y1
-	VXORPS     Y2, Y2, Y2
-	VPCMPEQD   Y3, Y3, Y3
-	VPGATHERDD Y3, (BX)(Y1*4), Y2
-	VMULPS     Y0, Y2, Y2
-	VMOVUPS    Y2, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+16, CX
-	SUBQ       $+16, DX
-	JMP        loop
+	CMPQ        DX, $+16
+	JLT         loopEnd
+	MOVBLZX     (CX), SI
+	VMOVSS      (BX)(SI*4), X1
+	MOVBLZX     1(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X1, X1
+	MOVBLZX     2(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X1, X1
+	MOVBLZX     3(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X1, X1
+	MOVBLZX     4(CX), SI
+	VMOVSS      (BX)(SI*4), X2
+	MOVBLZX     5(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X2, X2
+	MOVBLZX     6(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X2, X2
+	MOVBLZX     7(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X2, X2
+	VINSERTF128 $0x01, X2, Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VMOVUPS     Y1, (AX)
+	MOVBLZX     8(CX), SI
+	VMOVSS      (BX)(SI*4), X2
+	MOVBLZX     9(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X2, X2
+	MOVBLZX     10(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X2, X2
+	MOVBLZX     11(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X2, X2
+	MOVBLZX     12(CX), SI
+	VMOVSS      (BX)(SI*4), X1
+	MOVBLZX     13(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X1, X1
+	MOVBLZX     14(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X1, X1
+	MOVBLZX     15(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X1, X1
+	VINSERTF128 $0x01, X1, Y2, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVUPS     Y2, 32(AX)
+	ADDQ        $+64, AX
+	ADDQ        $+16, CX
+	SUBQ        $+16, DX
+	JMP         loop
 
 loopEnd:
 	VZEROUPPER
 	RET
 
 // func decodeStreamAVX2(x *float32, codes *uint8, n int, m *[256]float32, absmax float32)
-// Requires: AVX, AVX2
+// Requires: AVX
 TEXT ·decodeStreamAVX2(SB), NOSPLIT, $0-36
 	MOVQ         x+0(FP), AX
 	MOVQ         codes+8(FP), CX
@@ -80,24 +106,50 @@ TEXT ·decodeStreamAVX2(SB), NOSPLIT, $0-36
 	VBROADCASTSS absmax+32(FP), Y0
 
 loop:
-	CMPQ       DX, $+16
-	JLT        loopEnd
-	VPMOVZXBD  (CX), Y1
-	VXORPS     Y2, Y2, Y2
-	VPCMPEQD   Y3, Y3, Y3
-	VPGATHERDD Y3, (BX)(Y1*4), Y2
-	VMULPS     Y0, Y2, Y2
-	VMOVNTPS   Y2, (AX)
-	VPMOVZXBD  8(CX), Y1
-	VXORPS     Y2, Y2, Y2
-	VPCMPEQD   Y3, Y3, Y3
-	VPGATHERDD Y3, (BX)(Y1*4), Y2
-	VMULPS     Y0, Y2, Y2
-	VMOVNTPS   Y2, 32(AX)
-	ADDQ       $+64, AX
-	ADDQ       $+16, CX
-	SUBQ       $+16, DX
-	JMP        loop
+	CMPQ        DX, $+16
+	JLT         loopEnd
+	MOVBLZX     (CX), SI
+	VMOVSS      (BX)(SI*4), X1
+	MOVBLZX     1(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X1, X1
+	MOVBLZX     2(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X1, X1
+	MOVBLZX     3(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X1, X1
+	MOVBLZX     4(CX), SI
+	VMOVSS      (BX)(SI*4), X2
+	MOVBLZX     5(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X2, X2
+	MOVBLZX     6(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X2, X2
+	MOVBLZX     7(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X2, X2
+	VINSERTF128 $0x01, X2, Y1, Y1
+	VMULPS      Y0, Y1, Y1
+	VMOVNTPS    Y1, (AX)
+	MOVBLZX     8(CX), SI
+	VMOVSS      (BX)(SI*4), X2
+	MOVBLZX     9(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X2, X2
+	MOVBLZX     10(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X2, X2
+	MOVBLZX     11(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X2, X2
+	MOVBLZX     12(CX), SI
+	VMOVSS      (BX)(SI*4), X1
+	MOVBLZX     13(CX), SI
+	VINSERTPS   $0x10, (BX)(SI*4), X1, X1
+	MOVBLZX     14(CX), SI
+	VINSERTPS   $0x20, (BX)(SI*4), X1, X1
+	MOVBLZX     15(CX), SI
+	VINSERTPS   $0x30, (BX)(SI*4), X1, X1
+	VINSERTF128 $0x01, X1, Y2, Y2
+	VMULPS      Y0, Y2, Y2
+	VMOVNTPS    Y2, 32(AX)
+	ADDQ        $+64, AX
+	ADDQ        $+16, CX
+	SUBQ        $+16, DX
+	JMP         loop
 
 loopEnd:
 	VZEROUPPER
@@ -330,6 +382,145 @@ found:
 loopEnd:
 	VZEROUPPER
 	RET
+
+// func encodeSegmentsAVX2(codes *uint8, x *float32, n int, absmax float32, cells *uint32, segments *byte)
+// Requires: AVX, AVX2, BMI, FMA3, MMX+
+TEXT ·encodeSegmentsAVX2(SB), NOSPLIT, $0-48
+	MOVQ         codes+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+16(FP), DX
+	VBROADCASTSS absmax+24(FP), Y0
+	MOVQ         segments+40(FP), BX
+	VPBROADCASTD 320(BX), Y1
+	VPBROADCASTD 324(BX), Y2
+	MOVL         $0x7fffffff, SI
+	VMOVD        SI, X3
+	VPBROADCASTD X3, Y3
+	VXORPS       Y4, Y4, Y4
+	MOVL         $0x00007ff8, SI
+	VMOVD        SI, X5
+	VPBROADCASTD X5, Y5
+
+loop:
+	CMPQ         DX, $+16
+	JLT          loopEnd
+	PREFETCHT0   2048(CX)
+	VADDPS       (CX), Y4, Y6
+	VDIVPS       Y0, Y6, Y6
+	PREFETCHT0   2080(CX)
+	VADDPS       32(CX), Y4, Y10
+	VDIVPS       Y0, Y10, Y10
+	VPADDD       Y6, Y6, Y7
+	VPSRAD       $0x1f, Y6, Y9
+	VPSUBD       Y9, Y7, Y7
+	VPCMPGTD     (BX), Y7, Y8
+	VPADDD       Y10, Y10, Y11
+	VPSRAD       $0x1f, Y10, Y13
+	VPSUBD       Y13, Y11, Y11
+	VPCMPGTD     (BX), Y11, Y12
+	VPCMPGTD     32(BX), Y7, Y9
+	VPADDD       Y9, Y8, Y8
+	VPCMPGTD     32(BX), Y11, Y13
+	VPADDD       Y13, Y12, Y12
+	VPCMPGTD     64(BX), Y7, Y9
+	VPADDD       Y9, Y8, Y8
+	VPCMPGTD     64(BX), Y11, Y13
+	VPADDD       Y13, Y12, Y12
+	VPCMPGTD     96(BX), Y7, Y9
+	VPADDD       Y9, Y8, Y8
+	VPCMPGTD     96(BX), Y11, Y13
+	VPADDD       Y13, Y12, Y12
+	VPCMPGTD     128(BX), Y7, Y9
+	VPADDD       Y9, Y8, Y8
+	VPCMPGTD     128(BX), Y11, Y13
+	VPADDD       Y13, Y12, Y12
+	VPCMPGTD     160(BX), Y7, Y9
+	VPADDD       Y9, Y8, Y8
+	VPCMPGTD     160(BX), Y11, Y13
+	VPADDD       Y13, Y12, Y12
+	VPCMPGTD     192(BX), Y7, Y9
+	VPADDD       Y9, Y8, Y8
+	VPCMPGTD     192(BX), Y11, Y13
+	VPADDD       Y13, Y12, Y12
+	VPERMPS      224(BX), Y8, Y11
+	VPERMPS      256(BX), Y8, Y9
+	VPERMPS      288(BX), Y8, Y8
+	VPAND        Y3, Y6, Y7
+	VFMADD231PS  Y11, Y7, Y9
+	VPERMPS      224(BX), Y12, Y7
+	VPERMPS      256(BX), Y12, Y13
+	VPERMPS      288(BX), Y12, Y12
+	VPAND        Y3, Y10, Y11
+	VFMADD231PS  Y7, Y11, Y13
+	VMINPS       Y8, Y9, Y9
+	VMINPS       Y12, Y13, Y13
+	VPAND        Y5, Y9, Y8
+	VPCMPEQD     Y4, Y8, Y8
+	VPAND        Y5, Y13, Y12
+	VPCMPEQD     Y4, Y12, Y12
+	VMOVMSKPS    Y8, SI
+	VMOVMSKPS    Y12, DI
+	SHLL         $0x08, DI
+	ORL          DI, SI
+	VPSLLD       $0x09, Y9, Y9
+	VPSRLD       $0x18, Y9, Y9
+	VPSRAD       $0x1f, Y6, Y6
+	VPAND        Y2, Y6, Y8
+	VPMAXUD      Y8, Y9, Y9
+	VPXOR        Y6, Y9, Y9
+	VPSUBD       Y6, Y9, Y9
+	VPADDD       Y1, Y9, Y9
+	VPSLLD       $0x09, Y13, Y13
+	VPSRLD       $0x18, Y13, Y13
+	VPSRAD       $0x1f, Y10, Y10
+	VPAND        Y2, Y10, Y12
+	VPMAXUD      Y12, Y13, Y13
+	VPXOR        Y10, Y13, Y13
+	VPSUBD       Y10, Y13, Y13
+	VPADDD       Y1, Y13, Y13
+	VPACKUSDW    Y13, Y9, Y6
+	VPERMQ       $0xd8, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X7
+	VPACKUSWB    X7, X6, X7
+	VMOVDQU      X7, (AX)
+	TESTQ        SI, SI
+	JNE          groupNear
+
+groupDone:
+	ADDQ $+16, AX
+	ADDQ $+64, CX
+	SUBQ $+16, DX
+	JMP  loop
+
+loopEnd:
+	VZEROUPPER
+	RET
+
+groupNear:
+	VBROADCASTSS absmax+24(FP), Y6
+	VXORPS       Y8, Y8, Y8
+	MOVQ         cells+32(FP), R11
+
+groupOne:
+	TZCNTQ  SI, DI
+	VADDSS  (CX)(DI*4), X8, X7
+	VDIVSS  X6, X7, X7
+	VMOVD   X7, R10
+	MOVL    R10, R8
+	SHRL    $0x10, R8
+	MOVL    (R11)(R8*4), R8
+	MOVWLZX R10, R10
+	MOVL    R8, R9
+	SHRL    $0x10, R9
+	CMPL    R10, R9
+	JLS     groupLow
+	SHRL    $0x08, R8
+
+groupLow:
+	MOVB  R8, (AX)(DI*1)
+	BLSRQ SI, SI
+	JNE   groupOne
+	JMP   groupDone
 
 // func encodeQuicklyAVX512(codes *uint8, x *float32, n int, absmax float32, inverse float32, rest float32, cells *uint32)
 // Requires: AVX, AVX512F, MMX+

@@ -126,21 +126,12 @@ func (f *fitter) next(i int) (number, n int) {
 // fit sets the lines of an encoder whose limits are known. It is not ok if they have none: the values below 0 are
 // not the negatives of values above it, or the limits lie on too many lines.
 func (l *Lines) fit(e *Encoder) (ok bool) {
-	*l = Lines{zero: e.zero}
-	zero := int(e.zero)
-	for c := range zero {
-		if up := 2*zero - c; up > 255 || e.m[c] != -e.m[up] {
-			return false
-		}
-	}
-	if zero > 0 && e.m[zero] != 0 {
+	*l = Lines{zero: e.zero, keep: e.keep()}
+	if !e.symmetric() {
 		return false
 	}
-	if zero > 0 && e.limit[zero-1] == 0 {
-		l.keep = 1
-	}
 	var f fitter
-	for _, limit := range e.limit[zero:255] {
+	for _, limit := range e.limit[e.zero:255] {
 		f.limits = append(f.limits, float64(limit)*lineScale+lineBias)
 	}
 	for i := 0; i < buckets && bucketEnd(i) < lineScale+lineBias; {

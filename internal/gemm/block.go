@@ -28,7 +28,7 @@ func (t *block) setDepth(p int) {
 func (t *block) depth() int { return t.k1 - t.k0 }
 
 const (
-	stripPanels = 5   // panels of A that are prepared together
+	stripPanels = 5   // panels of A that are prepared together, unless the kernel says how many
 	rowGap      = 16  // floats between their rows, which keeps these from the same sets of the caches
 	nearRows    = 256 // floats from row to row with which the rows of a panel lie in enough sets
 )
@@ -48,7 +48,7 @@ func (s rowsOfA) from(i, rows, before int) (strided, int) {
 }
 
 // strips returns the number of strips of the tile.
-func (t *block) strips() int { return cpu.Chunks(t.rows, stripPanels*t.kern.MR) }
+func (t *block) strips() int { return cpu.Chunks(t.rows, t.kern.strip()*t.kern.MR) }
 
 // strip returns rows lo to hi-1 of the tile's part of A: in A's memory, or in work if they need conversion, or
 // if rows or columns lie far apart.
@@ -60,22 +60,28 @@ func (t *block) strip(lo, hi int) rowsOfA {
 		t.lines(t.work, t.a, t.k0, t.k1, t.m0+lo, hi-lo, hi-lo)
 		return rowsOfA{strided: strided{t.work, 1, hi - lo}}
 	case t.a.isFloat32():
-		return t.packA(lo, hi)
+		return t.packPanels(hi-lo, func(first, _ int) strided { return t.a.floats().at(t.m0+lo+first, t.k0) })
 	}
 	pitch := t.depth() + rowGap
+	if t.kern.Columns && t.n > skinny {
+		lines := t.work[t.kern.strip()*t.kern.Pitch()*t.depth():] // of a panel, beside those that are made of them
+		return t.packPanels(hi-lo, func(first, end int) strided {
+			t.lines(lines, t.a, t.m0+lo+first, t.m0+lo+end, t.k0, t.depth(), pitch)
+			return strided{lines, pitch, 1}
+		})
+	}
 	t.lines(t.work, t.a, t.m0+lo, t.m0+hi, t.k0, t.depth(), pitch)
 	return rowsOfA{strided: strided{t.work, pitch, 1}}
 }
 
-// packA packs rows lo to hi-1 of a float32 A in the panels that the micro-kernel reads.
-func (t *block) packA(lo, hi int) rowsOfA {
-	lanes, panels := t.kern.Lanes, cpu.Chunks(hi-lo, t.kern.MR)
-	pitch := cpu.Chunks(t.kern.MR, lanes) * lanes
+// packPanels packs rows in the panels that the micro-kernel reads. from returns some of the rows as lines.
+func (t *block) packPanels(rows int, from func(first, end int) strided) rowsOfA {
+	panels, pitch := t.kern.Panels(rows), t.kern.Pitch()
 	s := rowsOfA{strided{t.work, 1, pitch}, pitch * t.depth()}
 	for i := range panels {
-		first, end := part(hi-lo, panels, i)
-		src := t.a.floats().at(t.m0+lo+first, t.k0).x
-		t.kern.PackLines(s.x[i*s.panel:], src, end-first, t.depth(), t.a.Stride, pitch)
+		first, end := t.kern.PanelOf(rows, i)
+		lines := from(first, end)
+		t.kern.PackLines(s.x[i*s.panel:], lines.x, end-first, t.depth(), lines.row, pitch)
 	}
 	return s
 }

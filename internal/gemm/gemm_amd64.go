@@ -9,7 +9,9 @@ import (
 )
 
 func init() {
-	Registry.Add(cpu.AVX2, loops{6, 8, mulAVX2, copyRowsAVX2, packLinesAVX2, dots1AVX2, dots4AVX2}.kernel())
+	narrow := loops{6, 8, mulAVX2, copyRowsAVX2, packLinesAVX2, dots1AVX2, dots4AVX2}.kernel()
+	narrow.Columns, narrow.Strip = true, 9
+	Registry.Add(cpu.AVX2, narrow)
 	wide := loops{14, 16, mulAVX512, copyRowsAVX512, packLinesAVX512, dots1AVX512, dots4AVX512}.kernel()
 	Registry.Add(cpu.AVX512, wide)
 	// Intel's processors do dot products at half the rate of FMA.

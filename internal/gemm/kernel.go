@@ -1,6 +1,8 @@
 package gemm
 
 import (
+	"cmp"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
@@ -12,6 +14,12 @@ import (
 type Kernel struct {
 	MR, NR int // rows and columns of a full tile; NR divides maxCols
 	Lanes  int // divides NR; B is read up to the next multiple of it
+
+	// Columns says that Mul is faster on contiguous columns of A than on rows, so much that it pays to transpose.
+	Columns bool
+
+	// Strip is how many panels of A are prepared together, 0 for stripPanels.
+	Strip int
 
 	// Mul sets c to alpha·a·b + beta·c for tiles of rows×cols, at most MR×NR,
 	// which lie below one another in c and nextA apart in a, and a depth of at least 1. It does not read c
@@ -36,10 +44,14 @@ type Kernel struct {
 	Dots Dots
 }
 
+func (k *Kernel) strip() int { return cmp.Or(k.Strip, stripPanels) }
+
 // Registry holds the kernels of every tier.
 var Registry cpu.Registry[Kernel]
 
-func init() { Registry.Add(cpu.Go, Kernel{2, 4, 1, mul, copyRows, packLines, nil, nil}) }
+func init() {
+	Registry.Add(cpu.Go, Kernel{MR: 2, NR: panelGo, Lanes: 1, Mul: mul, CopyRows: copyRows, PackLines: packLines})
+}
 
 // mul is the micro-kernel of the Go tier.
 func mul(tiles, rows, cols, depth int, alpha float32, a strided, nextA int, b strided, beta float32, c strided) {

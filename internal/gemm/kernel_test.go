@@ -143,11 +143,11 @@ func TestScratchHoldsBlocks(t *testing.T) {
 		require.LessOrEqual(t, 15*kern.NR, sizeB-maxDepth*maxCols, tier)
 		require.Zero(t, sharedCols%kern.NR, tier)
 		require.LessOrEqual(t, 15*kern.NR, sizeB-sharedDepth*sharedCols, tier)
-		rows := stripPanels * kern.MR
+		rows := kern.strip() * kern.MR
 		require.LessOrEqual(t, rows*(sharedDepth+rowGap)+kern.NR, sizeWork, tier)
 		require.LessOrEqual(t, (sharedDepth+15)*kern.NR, sizeWork, tier)
 		pitch := (kern.MR + kern.Lanes - 1) / kern.Lanes * kern.Lanes
-		require.LessOrEqual(t, stripPanels*sharedDepth*pitch+15*pitch, sizeWork, tier)
+		require.LessOrEqual(t, kern.strip()*sharedDepth*pitch+max(15*pitch, kern.MR*(sharedDepth+rowGap)+kern.NR), sizeWork, tier)
 	}
 }
 

@@ -4,7 +4,7 @@ package gemm
 // where they lie; it reads whole vectors.
 func (t *block) readable() int {
 	far := t.b.Stride > 256 && (t.rows > skinny || t.b.Stride > 2048)
-	if !t.b.isFloat32() || t.b.Trans || far {
+	if !t.b.isFloat32() || t.b.Trans || far || t.kern.Columns && t.rows > skinny {
 		return 0
 	}
 	if ragged := t.cols % t.kern.NR; ragged%t.kern.Lanes != 0 {

@@ -48,7 +48,7 @@ func sharesB(m, n, k int) bool {
 func (g *args) shared() {
 	buf := sharedScratch.Get(SharedBytes / 4)
 	defer sharedScratch.Put(buf)
-	rows := stripPanels * g.kern.MR
+	rows := g.kern.strip() * g.kern.MR
 	p := phase{args: *g, bands: cpu.Chunks(g.m, maxStrips*rows), packed: *buf}
 	p.strips = cpu.Chunks(cpu.Chunks(g.m, p.bands), rows)
 	n := cpu.Chunks(g.n, sharedCols)

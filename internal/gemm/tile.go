@@ -8,7 +8,7 @@ import (
 // The parts of a worker's scratch, in floats.
 const (
 	sizeB    = maxDepth*maxCols + 512 // PackLines may write 15 rows of a panel beyond the end
-	sizeWork = 80*sharedDepth + 256   // a strip of A, or lines of B, as float32
+	sizeWork = 80*sharedDepth + 256   // a strip of A and the lines of a panel that it is made of, or lines of B, as float32
 	sizeC    = maxRowsStaged * maxCols
 )
 

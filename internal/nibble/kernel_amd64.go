@@ -39,25 +39,25 @@ func decodeBF16AVX2(x *uint16, packed *uint8, absmax *float32, blocks int, block
 //go:noescape
 func decodeBF16StreamAVX2(x *uint16, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
 
-// dot1xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xAVX2 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot1xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot1xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, planes *[64]uint8)
 
-// dot2xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xAVX2 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot2xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot2xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, planes *[64]uint8)
 
-// dot4xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xAVX2 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot4xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot4xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 
-// dot8xAVX2 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xAVX2 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot8xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot8xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 
 // axpy1xAVX2 adds multiples of 2 vectors of codes, stride bytes apart, to rows of y.
 //
@@ -114,25 +114,25 @@ func decodeBF16AVX512(x *uint16, packed *uint8, absmax *float32, blocks int, blo
 //go:noescape
 func decodeBF16StreamAVX512(x *uint16, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
 
-// dot1xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot1xAVX512 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot1xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot1xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 
-// dot2xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot2xAVX512 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot2xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot2xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 
-// dot4xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot4xAVX512 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot4xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot4xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 
-// dot8xAVX512 writes the products of rows of x, stride elements apart, and the values of codes.
+// dot8xAVX512 adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.
 //
 //go:noescape
-func dot8xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+func dot8xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 
 // axpy1xAVX512 adds multiples of 4 vectors of codes, stride bytes apart, to rows of y.
 //

@@ -262,7 +262,8 @@ DATA bytesOfLanes<>+56(SB)/4, $0x80808007
 DATA bytesOfLanes<>+60(SB)/4, $0x80808007
 GLOBL bytesOfLanes<>(SB), RODATA|NOPTR, $64
 
-DATA four<>+0(SB)/8, $0x0000000000000004
+DATA four<>+0(SB)/4, $0x00000004
+DATA four<>+4(SB)/4, $0x00000000
 GLOBL four<>(SB), RODATA|NOPTR, $8
 
 // func decodeF32StreamAVX2(x *float32, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
@@ -646,190 +647,224 @@ decodeEnd:
 	VZEROUPPER
 	RET
 
-// func dot1xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// func dot1xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, planes *[64]uint8)
 // Requires: AVX, AVX2, FMA3
-TEXT ·dot1xAVX2(SB), NOSPLIT, $0-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	MOVQ         values+56(FP), SI
-	VPBROADCASTQ four<>+0(SB), Y2
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), DI
-	MOVQ         block+48(FP), R8
+TEXT ·dot1xAVX2(SB), NOSPLIT, $0-96
+	MOVQ           packed+32(FP), AX
+	MOVQ           absmax+48(FP), CX
+	MOVQ           x+16(FP), BX
+	MOVQ           stride+24(FP), DX
+	MOVQ           planes+88(FP), DX
+	VBROADCASTI128 (DX), Y0
+	VBROADCASTI128 16(DX), Y1
+	VBROADCASTI128 32(DX), Y2
+	VBROADCASTI128 48(DX), Y3
+	MOVL           $0x0f0f0f0f, DX
+	VMOVD          DX, X4
+	VPBROADCASTD   X4, Y5
+	VMOVDQU        shiftsOfEvens<>+0(SB), Y4
+
+line:
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), SI
+	MOVQ   block+80(FP), DI
 
 block:
-	VBROADCASTSS (CX), Y3
-	VMULPS       (SI), Y3, Y4
-	VMULPS       32(SI), Y3, Y3
+	VBROADCASTSS (CX), Y10
+	MOVQ         DI, R8
+	ADDQ         $+4, CX
+
+dot:
+	VBROADCASTI128 (AX), Y11
+	VPSRLVD        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPSHUFB        Y11, Y0, Y12
+	VPSHUFB        Y11, Y1, Y13
+	VPSHUFB        Y11, Y2, Y14
+	VPSHUFB        Y11, Y3, Y11
+	VPUNPCKLBW     Y13, Y12, Y15
+	VPUNPCKHBW     Y13, Y12, Y12
+	VPUNPCKLBW     Y11, Y14, Y13
+	VPUNPCKHBW     Y11, Y14, Y11
+	VPUNPCKLWD     Y13, Y15, Y14
+	VMULPS         Y10, Y14, Y14
+	VFMADD231PS    (BX)(DX*4), Y14, Y6
+	VPUNPCKHWD     Y13, Y15, Y13
+	VMULPS         Y10, Y13, Y13
+	VFMADD231PS    32(BX)(DX*4), Y13, Y7
+	VPUNPCKLWD     Y11, Y12, Y13
+	VMULPS         Y10, Y13, Y13
+	VFMADD231PS    64(BX)(DX*4), Y13, Y8
+	VPUNPCKHWD     Y11, Y12, Y11
+	VMULPS         Y10, Y11, Y11
+	VFMADD231PS    96(BX)(DX*4), Y11, Y9
+	ADDQ           $+16, AX
+	ADDQ           $0x20, DX
+	SUBQ           $0x20, R8
+	JNZ            dot
+	DECQ           SI
+	JNZ            block
+	MOVQ           y+0(FP), DX
+	MOVQ           rowY+8(FP), SI
+	VADDPS         Y8, Y6, Y6
+	VADDPS         Y9, Y7, Y7
+	VADDPS         Y7, Y6, Y6
+	VEXTRACTF128   $0x01, Y6, X7
+	VADDPS         X7, X6, X7
+	VMOVHLPS       X7, X7, X6
+	VADDPS         X6, X7, X7
+	VMOVSHDUP      X7, X6
+	VADDSS         X6, X7, X7
+	VADDSS         (DX), X7, X7
+	VMOVSS         X7, (DX)
+	LEAQ           (DX)(SI*4), DX
+	ADDQ           $0x04, y+0(FP)
+	MOVQ           skip+40(FP), DX
+	LEAQ           (AX)(DX*1), AX
+	MOVQ           skipAbsmax+56(FP), DX
+	LEAQ           (CX)(DX*4), CX
+	DECQ           lines+64(FP)
+	JNZ            line
+	VZEROUPPER
+	RET
+
+DATA shiftsOfEvens<>+0(SB)/4, $0x00000004
+DATA shiftsOfEvens<>+4(SB)/4, $0x00000004
+DATA shiftsOfEvens<>+8(SB)/4, $0x00000004
+DATA shiftsOfEvens<>+12(SB)/4, $0x00000004
+DATA shiftsOfEvens<>+16(SB)/4, $0x00000000
+DATA shiftsOfEvens<>+20(SB)/4, $0x00000000
+DATA shiftsOfEvens<>+24(SB)/4, $0x00000000
+DATA shiftsOfEvens<>+28(SB)/4, $0x00000000
+GLOBL shiftsOfEvens<>(SB), RODATA|NOPTR, $32
+
+// func dot2xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, planes *[64]uint8)
+// Requires: AVX, AVX2, FMA3
+TEXT ·dot2xAVX2(SB), NOSPLIT, $0-96
+	MOVQ           packed+32(FP), AX
+	MOVQ           absmax+48(FP), CX
+	MOVQ           x+16(FP), BX
+	MOVQ           stride+24(FP), DX
+	LEAQ           (BX)(DX*4), SI
+	MOVQ           planes+88(FP), DX
+	VBROADCASTI128 (DX), Y0
+	VBROADCASTI128 16(DX), Y1
+	VBROADCASTI128 32(DX), Y2
+	VBROADCASTI128 48(DX), Y3
+	MOVL           $0x0f0f0f0f, DX
+	VMOVD          DX, X4
+	VPBROADCASTD   X4, Y5
+	VMOVDQU        shiftsOfEvens<>+0(SB), Y4
+
+line:
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	VXORPS Y9, Y9, Y9
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), DI
+	MOVQ   block+80(FP), R8
+
+block:
+	VBROADCASTSS (CX), Y10
 	MOVQ         R8, R9
 	ADDQ         $+4, CX
 
 dot:
-	VPBROADCASTD (AX), Y5
-	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
-	VPSRLVD      Y2, Y5, Y5
-	VPERMPS      Y4, Y5, Y6
-	VPERMPS      Y3, Y5, Y7
-	VPSLLD       $0x1c, Y5, Y5
-	VBLENDVPS    Y5, Y7, Y6, Y6
-	VFMADD231PS  (BX)(DX*4), Y6, Y0
-	VPBROADCASTD 4(AX), Y5
-	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
-	VPSRLVD      Y2, Y5, Y5
-	VPERMPS      Y4, Y5, Y6
-	VPERMPS      Y3, Y5, Y7
-	VPSLLD       $0x1c, Y5, Y5
-	VBLENDVPS    Y5, Y7, Y6, Y6
-	VFMADD231PS  32(BX)(DX*4), Y6, Y1
-	VPBROADCASTD 8(AX), Y5
-	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
-	VPSRLVD      Y2, Y5, Y5
-	VPERMPS      Y4, Y5, Y6
-	VPERMPS      Y3, Y5, Y7
-	VPSLLD       $0x1c, Y5, Y5
-	VBLENDVPS    Y5, Y7, Y6, Y6
-	VFMADD231PS  64(BX)(DX*4), Y6, Y0
-	VPBROADCASTD 12(AX), Y5
-	VPSHUFB      bytesOfLanes<>+0(SB), Y5, Y5
-	VPSRLVD      Y2, Y5, Y5
-	VPERMPS      Y4, Y5, Y6
-	VPERMPS      Y3, Y5, Y7
-	VPSLLD       $0x1c, Y5, Y5
-	VBLENDVPS    Y5, Y7, Y6, Y6
-	VFMADD231PS  96(BX)(DX*4), Y6, Y1
-	ADDQ         $+16, AX
-	ADDQ         $0x20, DX
-	SUBQ         $0x20, R9
-	JNZ          dot
-	DECQ         DI
-	JNZ          block
-	MOVQ         y+0(FP), AX
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (AX)
+	VBROADCASTI128 (AX), Y11
+	VPSRLVD        Y4, Y11, Y11
+	VPAND          Y5, Y11, Y11
+	VPSHUFB        Y11, Y0, Y12
+	VPSHUFB        Y11, Y1, Y13
+	VPSHUFB        Y11, Y2, Y14
+	VPSHUFB        Y11, Y3, Y11
+	VPUNPCKLBW     Y13, Y12, Y15
+	VPUNPCKHBW     Y13, Y12, Y12
+	VPUNPCKLBW     Y11, Y14, Y13
+	VPUNPCKHBW     Y11, Y14, Y11
+	VPUNPCKLWD     Y13, Y15, Y14
+	VMULPS         Y10, Y14, Y14
+	VFMADD231PS    (BX)(DX*4), Y14, Y6
+	VFMADD231PS    (SI)(DX*4), Y14, Y8
+	VPUNPCKHWD     Y13, Y15, Y13
+	VMULPS         Y10, Y13, Y13
+	VFMADD231PS    32(BX)(DX*4), Y13, Y7
+	VFMADD231PS    32(SI)(DX*4), Y13, Y9
+	VPUNPCKLWD     Y11, Y12, Y13
+	VMULPS         Y10, Y13, Y13
+	VFMADD231PS    64(BX)(DX*4), Y13, Y6
+	VFMADD231PS    64(SI)(DX*4), Y13, Y8
+	VPUNPCKHWD     Y11, Y12, Y11
+	VMULPS         Y10, Y11, Y11
+	VFMADD231PS    96(BX)(DX*4), Y11, Y7
+	VFMADD231PS    96(SI)(DX*4), Y11, Y9
+	ADDQ           $+16, AX
+	ADDQ           $0x20, DX
+	SUBQ           $0x20, R9
+	JNZ            dot
+	DECQ           DI
+	JNZ            block
+	MOVQ           y+0(FP), DX
+	MOVQ           rowY+8(FP), DI
+	VADDPS         Y7, Y6, Y6
+	VEXTRACTF128   $0x01, Y6, X7
+	VADDPS         X7, X6, X7
+	VMOVHLPS       X7, X7, X6
+	VADDPS         X6, X7, X7
+	VMOVSHDUP      X7, X6
+	VADDSS         X6, X7, X7
+	VADDSS         (DX), X7, X7
+	VMOVSS         X7, (DX)
+	LEAQ           (DX)(DI*4), DX
+	VADDPS         Y9, Y8, Y8
+	VEXTRACTF128   $0x01, Y8, X6
+	VADDPS         X6, X8, X6
+	VMOVHLPS       X6, X6, X7
+	VADDPS         X7, X6, X6
+	VMOVSHDUP      X6, X7
+	VADDSS         X7, X6, X6
+	VADDSS         (DX), X6, X6
+	VMOVSS         X6, (DX)
+	LEAQ           (DX)(DI*4), DX
+	ADDQ           $0x04, y+0(FP)
+	MOVQ           skip+40(FP), DX
+	LEAQ           (AX)(DX*1), AX
+	MOVQ           skipAbsmax+56(FP), DX
+	LEAQ           (CX)(DX*4), CX
+	DECQ           lines+64(FP)
+	JNZ            line
 	VZEROUPPER
 	RET
 
-// func dot2xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+// func dot4xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·dot2xAVX2(SB), NOSPLIT, $0-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
-	LEAQ         (BX)(DX*4), SI
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	MOVQ         values+56(FP), DI
-	VPBROADCASTQ four<>+0(SB), Y4
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), R8
-	MOVQ         block+48(FP), R9
+TEXT ·dot4xAVX2(SB), NOSPLIT, $0-96
+	MOVQ    packed+32(FP), AX
+	MOVQ    absmax+48(FP), CX
+	MOVQ    x+16(FP), BX
+	MOVQ    stride+24(FP), DX
+	LEAQ    (BX)(DX*4), SI
+	LEAQ    (SI)(DX*4), DI
+	LEAQ    (DI)(DX*4), R8
+	MOVQ    values+88(FP), R9
+	VMOVDQU shiftsOfEvens<>+0(SB), Y0
 
-block:
-	VBROADCASTSS (CX), Y5
-	VMULPS       (DI), Y5, Y6
-	VMULPS       32(DI), Y5, Y5
-	MOVQ         R9, R10
-	ADDQ         $+4, CX
-
-dot:
-	VPBROADCASTD (AX), Y7
-	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
-	VPSRLVD      Y4, Y7, Y7
-	VPERMPS      Y6, Y7, Y8
-	VPERMPS      Y5, Y7, Y9
-	VPSLLD       $0x1c, Y7, Y7
-	VBLENDVPS    Y7, Y9, Y8, Y8
-	VFMADD231PS  (BX)(DX*4), Y8, Y0
-	VFMADD231PS  (SI)(DX*4), Y8, Y2
-	VPBROADCASTD 4(AX), Y7
-	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
-	VPSRLVD      Y4, Y7, Y7
-	VPERMPS      Y6, Y7, Y8
-	VPERMPS      Y5, Y7, Y9
-	VPSLLD       $0x1c, Y7, Y7
-	VBLENDVPS    Y7, Y9, Y8, Y8
-	VFMADD231PS  32(BX)(DX*4), Y8, Y1
-	VFMADD231PS  32(SI)(DX*4), Y8, Y3
-	VPBROADCASTD 8(AX), Y7
-	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
-	VPSRLVD      Y4, Y7, Y7
-	VPERMPS      Y6, Y7, Y8
-	VPERMPS      Y5, Y7, Y9
-	VPSLLD       $0x1c, Y7, Y7
-	VBLENDVPS    Y7, Y9, Y8, Y8
-	VFMADD231PS  64(BX)(DX*4), Y8, Y0
-	VFMADD231PS  64(SI)(DX*4), Y8, Y2
-	VPBROADCASTD 12(AX), Y7
-	VPSHUFB      bytesOfLanes<>+0(SB), Y7, Y7
-	VPSRLVD      Y4, Y7, Y7
-	VPERMPS      Y6, Y7, Y8
-	VPERMPS      Y5, Y7, Y9
-	VPSLLD       $0x1c, Y7, Y7
-	VBLENDVPS    Y7, Y9, Y8, Y8
-	VFMADD231PS  96(BX)(DX*4), Y8, Y1
-	VFMADD231PS  96(SI)(DX*4), Y8, Y3
-	ADDQ         $+16, AX
-	ADDQ         $0x20, DX
-	SUBQ         $0x20, R10
-	JNZ          dot
-	DECQ         R8
-	JNZ          block
-	MOVQ         y+0(FP), AX
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 4(AX)
-	VZEROUPPER
-	RET
-
-// func dot4xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
-// Requires: AVX, AVX2, FMA3
-TEXT ·dot4xAVX2(SB), NOSPLIT, $0-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
-	LEAQ         (BX)(DX*4), SI
-	LEAQ         (SI)(DX*4), DI
-	LEAQ         (DI)(DX*4), R8
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	MOVQ         values+56(FP), R9
-	VPBROADCASTQ four<>+0(SB), Y8
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), R10
-	MOVQ         block+48(FP), R11
+line:
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), R10
+	MOVQ   block+80(FP), R11
 
 block:
 	VBROADCASTSS (CX), Y9
@@ -840,118 +875,146 @@ block:
 
 dot:
 	VPBROADCASTD (AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  (BX)(DX*4), Y12, Y0
-	VFMADD231PS  (SI)(DX*4), Y12, Y2
-	VFMADD231PS  (DI)(DX*4), Y12, Y4
-	VFMADD231PS  (R8)(DX*4), Y12, Y6
+	VFMADD231PS  (BX)(DX*4), Y12, Y1
+	VFMADD231PS  (SI)(DX*4), Y12, Y3
+	VFMADD231PS  (DI)(DX*4), Y12, Y5
+	VFMADD231PS  (R8)(DX*4), Y12, Y7
 	VPBROADCASTD 4(AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  32(BX)(DX*4), Y12, Y1
-	VFMADD231PS  32(SI)(DX*4), Y12, Y3
-	VFMADD231PS  32(DI)(DX*4), Y12, Y5
-	VFMADD231PS  32(R8)(DX*4), Y12, Y7
+	VFMADD231PS  32(BX)(DX*4), Y12, Y2
+	VFMADD231PS  32(SI)(DX*4), Y12, Y4
+	VFMADD231PS  32(DI)(DX*4), Y12, Y6
+	VFMADD231PS  32(R8)(DX*4), Y12, Y8
 	VPBROADCASTD 8(AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  64(BX)(DX*4), Y12, Y0
-	VFMADD231PS  64(SI)(DX*4), Y12, Y2
-	VFMADD231PS  64(DI)(DX*4), Y12, Y4
-	VFMADD231PS  64(R8)(DX*4), Y12, Y6
+	VFMADD231PS  64(BX)(DX*4), Y12, Y1
+	VFMADD231PS  64(SI)(DX*4), Y12, Y3
+	VFMADD231PS  64(DI)(DX*4), Y12, Y5
+	VFMADD231PS  64(R8)(DX*4), Y12, Y7
 	VPBROADCASTD 12(AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  96(BX)(DX*4), Y12, Y1
-	VFMADD231PS  96(SI)(DX*4), Y12, Y3
-	VFMADD231PS  96(DI)(DX*4), Y12, Y5
-	VFMADD231PS  96(R8)(DX*4), Y12, Y7
+	VFMADD231PS  96(BX)(DX*4), Y12, Y2
+	VFMADD231PS  96(SI)(DX*4), Y12, Y4
+	VFMADD231PS  96(DI)(DX*4), Y12, Y6
+	VFMADD231PS  96(R8)(DX*4), Y12, Y8
 	ADDQ         $+16, AX
 	ADDQ         $0x20, DX
 	SUBQ         $0x20, R12
 	JNZ          dot
 	DECQ         R10
 	JNZ          block
-	MOVQ         y+0(FP), AX
-	VADDPS       Y1, Y0, Y0
-	VEXTRACTF128 $0x01, Y0, X1
-	VADDPS       X1, X0, X1
-	VMOVHLPS     X1, X1, X0
-	VADDPS       X0, X1, X1
-	VMOVSHDUP    X1, X0
-	VADDSS       X0, X1, X1
-	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 4(AX)
-	VADDPS       Y5, Y4, Y4
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 8(AX)
-	VADDPS       Y7, Y6, Y6
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 12(AX)
+	MOVQ         y+0(FP), DX
+	MOVQ         rowY+8(FP), R10
+	VADDPS       Y2, Y1, Y1
+	VEXTRACTF128 $0x01, Y1, X2
+	VADDPS       X2, X1, X2
+	VMOVHLPS     X2, X2, X1
+	VADDPS       X1, X2, X2
+	VMOVSHDUP    X2, X1
+	VADDSS       X1, X2, X2
+	VADDSS       (DX), X2, X2
+	VMOVSS       X2, (DX)
+	LEAQ         (DX)(R10*4), DX
+	VADDPS       Y4, Y3, Y3
+	VEXTRACTF128 $0x01, Y3, X1
+	VADDPS       X1, X3, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R10*4), DX
+	VADDPS       Y6, Y5, Y5
+	VEXTRACTF128 $0x01, Y5, X1
+	VADDPS       X1, X5, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R10*4), DX
+	VADDPS       Y8, Y7, Y7
+	VEXTRACTF128 $0x01, Y7, X1
+	VADDPS       X1, X7, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R10*4), DX
+	ADDQ         $0x04, y+0(FP)
+	MOVQ         skip+40(FP), DX
+	LEAQ         (AX)(DX*1), AX
+	MOVQ         skipAbsmax+56(FP), DX
+	LEAQ         (CX)(DX*4), CX
+	DECQ         lines+64(FP)
+	JNZ          line
 	VZEROUPPER
 	RET
 
-// func dot8xAVX2(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
+DATA bytesOfEvens<>+0(SB)/4, $0x80808000
+DATA bytesOfEvens<>+4(SB)/4, $0x80808001
+DATA bytesOfEvens<>+8(SB)/4, $0x80808002
+DATA bytesOfEvens<>+12(SB)/4, $0x80808003
+DATA bytesOfEvens<>+16(SB)/4, $0x80808000
+DATA bytesOfEvens<>+20(SB)/4, $0x80808001
+DATA bytesOfEvens<>+24(SB)/4, $0x80808002
+DATA bytesOfEvens<>+28(SB)/4, $0x80808003
+GLOBL bytesOfEvens<>(SB), RODATA|NOPTR, $32
+
+// func dot8xAVX2(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
 // Requires: AVX, AVX2, FMA3
-TEXT ·dot8xAVX2(SB), NOSPLIT, $8-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
-	LEAQ         (BX)(DX*4), SI
-	LEAQ         (SI)(DX*4), DI
-	LEAQ         (DI)(DX*4), R8
-	LEAQ         (R8)(DX*4), R9
-	LEAQ         (R9)(DX*4), R10
-	LEAQ         (R10)(DX*4), R11
-	LEAQ         (R11)(DX*4), R12
-	VXORPS       Y0, Y0, Y0
-	VXORPS       Y1, Y1, Y1
-	VXORPS       Y2, Y2, Y2
-	VXORPS       Y3, Y3, Y3
-	VXORPS       Y4, Y4, Y4
-	VXORPS       Y5, Y5, Y5
-	VXORPS       Y6, Y6, Y6
-	VXORPS       Y7, Y7, Y7
-	MOVQ         values+56(FP), R13
-	VPBROADCASTQ four<>+0(SB), Y8
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), R14
-	MOVQ         block+48(FP), R15
+TEXT ·dot8xAVX2(SB), NOSPLIT, $8-96
+	MOVQ    packed+32(FP), AX
+	MOVQ    absmax+48(FP), CX
+	MOVQ    x+16(FP), BX
+	MOVQ    stride+24(FP), DX
+	LEAQ    (BX)(DX*4), SI
+	LEAQ    (SI)(DX*4), DI
+	LEAQ    (DI)(DX*4), R8
+	LEAQ    (R8)(DX*4), R9
+	LEAQ    (R9)(DX*4), R10
+	LEAQ    (R10)(DX*4), R11
+	LEAQ    (R11)(DX*4), R12
+	MOVQ    values+88(FP), R13
+	VMOVDQU shiftsOfEvens<>+0(SB), Y0
+
+line:
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+	VXORPS Y8, Y8, Y8
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), R14
+	MOVQ   block+80(FP), R15
 
 block:
 	VBROADCASTSS (CX), Y9
@@ -962,128 +1025,152 @@ block:
 
 dot:
 	VPBROADCASTD (AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  (BX)(DX*4), Y12, Y0
-	VFMADD231PS  (SI)(DX*4), Y12, Y1
-	VFMADD231PS  (DI)(DX*4), Y12, Y2
-	VFMADD231PS  (R8)(DX*4), Y12, Y3
-	VFMADD231PS  (R9)(DX*4), Y12, Y4
-	VFMADD231PS  (R10)(DX*4), Y12, Y5
-	VFMADD231PS  (R11)(DX*4), Y12, Y6
-	VFMADD231PS  (R12)(DX*4), Y12, Y7
+	VFMADD231PS  (BX)(DX*4), Y12, Y1
+	VFMADD231PS  (SI)(DX*4), Y12, Y2
+	VFMADD231PS  (DI)(DX*4), Y12, Y3
+	VFMADD231PS  (R8)(DX*4), Y12, Y4
+	VFMADD231PS  (R9)(DX*4), Y12, Y5
+	VFMADD231PS  (R10)(DX*4), Y12, Y6
+	VFMADD231PS  (R11)(DX*4), Y12, Y7
+	VFMADD231PS  (R12)(DX*4), Y12, Y8
 	VPBROADCASTD 4(AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  32(BX)(DX*4), Y12, Y0
-	VFMADD231PS  32(SI)(DX*4), Y12, Y1
-	VFMADD231PS  32(DI)(DX*4), Y12, Y2
-	VFMADD231PS  32(R8)(DX*4), Y12, Y3
-	VFMADD231PS  32(R9)(DX*4), Y12, Y4
-	VFMADD231PS  32(R10)(DX*4), Y12, Y5
-	VFMADD231PS  32(R11)(DX*4), Y12, Y6
-	VFMADD231PS  32(R12)(DX*4), Y12, Y7
+	VFMADD231PS  32(BX)(DX*4), Y12, Y1
+	VFMADD231PS  32(SI)(DX*4), Y12, Y2
+	VFMADD231PS  32(DI)(DX*4), Y12, Y3
+	VFMADD231PS  32(R8)(DX*4), Y12, Y4
+	VFMADD231PS  32(R9)(DX*4), Y12, Y5
+	VFMADD231PS  32(R10)(DX*4), Y12, Y6
+	VFMADD231PS  32(R11)(DX*4), Y12, Y7
+	VFMADD231PS  32(R12)(DX*4), Y12, Y8
 	VPBROADCASTD 8(AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  64(BX)(DX*4), Y12, Y0
-	VFMADD231PS  64(SI)(DX*4), Y12, Y1
-	VFMADD231PS  64(DI)(DX*4), Y12, Y2
-	VFMADD231PS  64(R8)(DX*4), Y12, Y3
-	VFMADD231PS  64(R9)(DX*4), Y12, Y4
-	VFMADD231PS  64(R10)(DX*4), Y12, Y5
-	VFMADD231PS  64(R11)(DX*4), Y12, Y6
-	VFMADD231PS  64(R12)(DX*4), Y12, Y7
+	VFMADD231PS  64(BX)(DX*4), Y12, Y1
+	VFMADD231PS  64(SI)(DX*4), Y12, Y2
+	VFMADD231PS  64(DI)(DX*4), Y12, Y3
+	VFMADD231PS  64(R8)(DX*4), Y12, Y4
+	VFMADD231PS  64(R9)(DX*4), Y12, Y5
+	VFMADD231PS  64(R10)(DX*4), Y12, Y6
+	VFMADD231PS  64(R11)(DX*4), Y12, Y7
+	VFMADD231PS  64(R12)(DX*4), Y12, Y8
 	VPBROADCASTD 12(AX), Y11
-	VPSHUFB      bytesOfLanes<>+0(SB), Y11, Y11
-	VPSRLVD      Y8, Y11, Y11
+	VPSHUFB      bytesOfEvens<>+0(SB), Y11, Y11
+	VPSRLVD      Y0, Y11, Y11
 	VPERMPS      Y10, Y11, Y12
 	VPERMPS      Y9, Y11, Y13
 	VPSLLD       $0x1c, Y11, Y11
 	VBLENDVPS    Y11, Y13, Y12, Y12
-	VFMADD231PS  96(BX)(DX*4), Y12, Y0
-	VFMADD231PS  96(SI)(DX*4), Y12, Y1
-	VFMADD231PS  96(DI)(DX*4), Y12, Y2
-	VFMADD231PS  96(R8)(DX*4), Y12, Y3
-	VFMADD231PS  96(R9)(DX*4), Y12, Y4
-	VFMADD231PS  96(R10)(DX*4), Y12, Y5
-	VFMADD231PS  96(R11)(DX*4), Y12, Y6
-	VFMADD231PS  96(R12)(DX*4), Y12, Y7
+	VFMADD231PS  96(BX)(DX*4), Y12, Y1
+	VFMADD231PS  96(SI)(DX*4), Y12, Y2
+	VFMADD231PS  96(DI)(DX*4), Y12, Y3
+	VFMADD231PS  96(R8)(DX*4), Y12, Y4
+	VFMADD231PS  96(R9)(DX*4), Y12, Y5
+	VFMADD231PS  96(R10)(DX*4), Y12, Y6
+	VFMADD231PS  96(R11)(DX*4), Y12, Y7
+	VFMADD231PS  96(R12)(DX*4), Y12, Y8
 	ADDQ         $+16, AX
 	ADDQ         $0x20, DX
 	SUBQ         $0x20, BP
 	JNZ          dot
 	DECQ         R14
 	JNZ          block
-	MOVQ         y+0(FP), AX
-	VEXTRACTF128 $0x01, Y0, X8
-	VADDPS       X8, X0, X8
-	VMOVHLPS     X8, X8, X0
-	VADDPS       X0, X8, X8
-	VMOVSHDUP    X8, X0
-	VADDSS       X0, X8, X8
-	VMOVSS       X8, (AX)
-	VEXTRACTF128 $0x01, Y1, X0
-	VADDPS       X0, X1, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 4(AX)
-	VEXTRACTF128 $0x01, Y2, X0
-	VADDPS       X0, X2, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 8(AX)
-	VEXTRACTF128 $0x01, Y3, X0
-	VADDPS       X0, X3, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 12(AX)
-	VEXTRACTF128 $0x01, Y4, X0
-	VADDPS       X0, X4, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 16(AX)
-	VEXTRACTF128 $0x01, Y5, X0
-	VADDPS       X0, X5, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 20(AX)
-	VEXTRACTF128 $0x01, Y6, X0
-	VADDPS       X0, X6, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 24(AX)
-	VEXTRACTF128 $0x01, Y7, X0
-	VADDPS       X0, X7, X0
-	VMOVHLPS     X0, X0, X1
-	VADDPS       X1, X0, X0
-	VMOVSHDUP    X0, X1
-	VADDSS       X1, X0, X0
-	VMOVSS       X0, 28(AX)
+	MOVQ         y+0(FP), DX
+	MOVQ         rowY+8(FP), R14
+	VEXTRACTF128 $0x01, Y1, X9
+	VADDPS       X9, X1, X9
+	VMOVHLPS     X9, X9, X1
+	VADDPS       X1, X9, X9
+	VMOVSHDUP    X9, X1
+	VADDSS       X1, X9, X9
+	VADDSS       (DX), X9, X9
+	VMOVSS       X9, (DX)
+	LEAQ         (DX)(R14*4), DX
+	VEXTRACTF128 $0x01, Y2, X1
+	VADDPS       X1, X2, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R14*4), DX
+	VEXTRACTF128 $0x01, Y3, X1
+	VADDPS       X1, X3, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R14*4), DX
+	VEXTRACTF128 $0x01, Y4, X1
+	VADDPS       X1, X4, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R14*4), DX
+	VEXTRACTF128 $0x01, Y5, X1
+	VADDPS       X1, X5, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R14*4), DX
+	VEXTRACTF128 $0x01, Y6, X1
+	VADDPS       X1, X6, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R14*4), DX
+	VEXTRACTF128 $0x01, Y7, X1
+	VADDPS       X1, X7, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R14*4), DX
+	VEXTRACTF128 $0x01, Y8, X1
+	VADDPS       X1, X8, X1
+	VMOVHLPS     X1, X1, X2
+	VADDPS       X2, X1, X1
+	VMOVSHDUP    X1, X2
+	VADDSS       X2, X1, X1
+	VADDSS       (DX), X1, X1
+	VMOVSS       X1, (DX)
+	LEAQ         (DX)(R14*4), DX
+	ADDQ         $0x04, y+0(FP)
+	MOVQ         skip+40(FP), DX
+	LEAQ         (AX)(DX*1), AX
+	MOVQ         skipAbsmax+56(FP), DX
+	LEAQ         (CX)(DX*4), CX
+	DECQ         lines+64(FP)
+	JNZ          line
 	VZEROUPPER
 	RET
 
@@ -2096,21 +2183,23 @@ decodeEnd:
 	VZEROUPPER
 	RET
 
-// func dot1xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
-// Requires: AVX, AVX512BW, AVX512F
-TEXT ·dot1xAVX512(SB), NOSPLIT, $0-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
-	VPXORD       Z0, Z0, Z0
-	VPXORD       Z1, Z1, Z1
-	MOVQ         values+56(FP), SI
-	VPBROADCASTQ four<>+0(SB), Z2
-	VMOVUPS      bytesOfLanes<>+0(SB), Z3
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), DI
-	MOVQ         block+48(FP), R8
+// func dot1xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·dot1xAVX512(SB), NOSPLIT, $0-96
+	MOVQ         packed+32(FP), AX
+	MOVQ         absmax+48(FP), CX
+	MOVQ         x+16(FP), BX
+	MOVQ         stride+24(FP), DX
+	MOVQ         values+88(FP), SI
+	VPBROADCASTQ four<>+0(SB), Z0
+	VMOVUPS      bytesOfLanes<>+0(SB), Z1
+
+line:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), DI
+	MOVQ   block+80(FP), R8
 
 block:
 	VBROADCASTSS (CX), Z4
@@ -2120,53 +2209,65 @@ block:
 
 dot:
 	VPBROADCASTQ  (AX), Z5
-	VPSHUFB       Z3, Z5, Z5
-	VPSRLVD       Z2, Z5, Z5
+	VPSHUFB       Z1, Z5, Z5
+	VPSRLVD       Z0, Z5, Z5
 	VPERMPS       Z4, Z5, Z5
-	VFMADD231PS   (BX)(DX*4), Z5, Z0
+	VFMADD231PS   (BX)(DX*4), Z5, Z2
 	VPBROADCASTQ  8(AX), Z5
-	VPSHUFB       Z3, Z5, Z5
-	VPSRLVD       Z2, Z5, Z5
+	VPSHUFB       Z1, Z5, Z5
+	VPSRLVD       Z0, Z5, Z5
 	VPERMPS       Z4, Z5, Z5
-	VFMADD231PS   64(BX)(DX*4), Z5, Z1
+	VFMADD231PS   64(BX)(DX*4), Z5, Z3
 	ADDQ          $+16, AX
 	ADDQ          $0x20, DX
 	SUBQ          $0x20, R9
 	JNZ           dot
 	DECQ          DI
 	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
+	MOVQ          y+0(FP), DX
+	MOVQ          rowY+8(FP), DI
+	VADDPS        Z3, Z2, Z2
+	VEXTRACTF64X4 $0x01, Z2, Y5
+	VADDPS        Y5, Y2, Y5
+	VEXTRACTF32X4 $0x01, Y5, X4
+	VADDPS        X4, X5, X4
+	VMOVHLPS      X4, X4, X5
+	VADDPS        X5, X4, X4
+	VMOVSHDUP     X4, X5
+	VADDSS        X5, X4, X4
+	VADDSS        (DX), X4, X4
+	VMOVSS        X4, (DX)
+	LEAQ          (DX)(DI*4), DX
+	ADDQ          $0x04, y+0(FP)
+	MOVQ          skip+40(FP), DX
+	LEAQ          (AX)(DX*1), AX
+	MOVQ          skipAbsmax+56(FP), DX
+	LEAQ          (CX)(DX*4), CX
+	DECQ          lines+64(FP)
+	JNZ           line
 	VZEROUPPER
 	RET
 
-// func dot2xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
-// Requires: AVX, AVX512BW, AVX512F
-TEXT ·dot2xAVX512(SB), NOSPLIT, $0-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
+// func dot2xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·dot2xAVX512(SB), NOSPLIT, $0-96
+	MOVQ         packed+32(FP), AX
+	MOVQ         absmax+48(FP), CX
+	MOVQ         x+16(FP), BX
+	MOVQ         stride+24(FP), DX
 	LEAQ         (BX)(DX*4), SI
-	VPXORD       Z0, Z0, Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	VPXORD       Z3, Z3, Z3
-	MOVQ         values+56(FP), DI
-	VPBROADCASTQ four<>+0(SB), Z4
-	VMOVUPS      bytesOfLanes<>+0(SB), Z5
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), R8
-	MOVQ         block+48(FP), R9
+	MOVQ         values+88(FP), DI
+	VPBROADCASTQ four<>+0(SB), Z0
+	VMOVUPS      bytesOfLanes<>+0(SB), Z1
+
+line:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), R8
+	MOVQ   block+80(FP), R9
 
 block:
 	VBROADCASTSS (CX), Z6
@@ -2176,71 +2277,85 @@ block:
 
 dot:
 	VPBROADCASTQ  (AX), Z7
-	VPSHUFB       Z5, Z7, Z7
-	VPSRLVD       Z4, Z7, Z7
+	VPSHUFB       Z1, Z7, Z7
+	VPSRLVD       Z0, Z7, Z7
 	VPERMPS       Z6, Z7, Z7
-	VFMADD231PS   (BX)(DX*4), Z7, Z0
-	VFMADD231PS   (SI)(DX*4), Z7, Z2
+	VFMADD231PS   (BX)(DX*4), Z7, Z2
+	VFMADD231PS   (SI)(DX*4), Z7, Z4
 	VPBROADCASTQ  8(AX), Z7
-	VPSHUFB       Z5, Z7, Z7
-	VPSRLVD       Z4, Z7, Z7
+	VPSHUFB       Z1, Z7, Z7
+	VPSRLVD       Z0, Z7, Z7
 	VPERMPS       Z6, Z7, Z7
-	VFMADD231PS   64(BX)(DX*4), Z7, Z1
-	VFMADD231PS   64(SI)(DX*4), Z7, Z3
+	VFMADD231PS   64(BX)(DX*4), Z7, Z3
+	VFMADD231PS   64(SI)(DX*4), Z7, Z5
 	ADDQ          $+16, AX
 	ADDQ          $0x20, DX
 	SUBQ          $0x20, R10
 	JNZ           dot
 	DECQ          R8
 	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
+	MOVQ          y+0(FP), DX
+	MOVQ          rowY+8(FP), R8
 	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 4(AX)
+	VEXTRACTF64X4 $0x01, Z2, Y7
+	VADDPS        Y7, Y2, Y7
+	VEXTRACTF32X4 $0x01, Y7, X6
+	VADDPS        X6, X7, X6
+	VMOVHLPS      X6, X6, X7
+	VADDPS        X7, X6, X6
+	VMOVSHDUP     X6, X7
+	VADDSS        X7, X6, X6
+	VADDSS        (DX), X6, X6
+	VMOVSS        X6, (DX)
+	LEAQ          (DX)(R8*4), DX
+	VADDPS        Z5, Z4, Z4
+	VEXTRACTF64X4 $0x01, Z4, Y7
+	VADDPS        Y7, Y4, Y7
+	VEXTRACTF32X4 $0x01, Y7, X6
+	VADDPS        X6, X7, X6
+	VMOVHLPS      X6, X6, X7
+	VADDPS        X7, X6, X6
+	VMOVSHDUP     X6, X7
+	VADDSS        X7, X6, X6
+	VADDSS        (DX), X6, X6
+	VMOVSS        X6, (DX)
+	LEAQ          (DX)(R8*4), DX
+	ADDQ          $0x04, y+0(FP)
+	MOVQ          skip+40(FP), DX
+	LEAQ          (AX)(DX*1), AX
+	MOVQ          skipAbsmax+56(FP), DX
+	LEAQ          (CX)(DX*4), CX
+	DECQ          lines+64(FP)
+	JNZ           line
 	VZEROUPPER
 	RET
 
-// func dot4xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
-// Requires: AVX, AVX512BW, AVX512F
-TEXT ·dot4xAVX512(SB), NOSPLIT, $0-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
+// func dot4xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·dot4xAVX512(SB), NOSPLIT, $0-96
+	MOVQ         packed+32(FP), AX
+	MOVQ         absmax+48(FP), CX
+	MOVQ         x+16(FP), BX
+	MOVQ         stride+24(FP), DX
 	LEAQ         (BX)(DX*4), SI
 	LEAQ         (SI)(DX*4), DI
 	LEAQ         (DI)(DX*4), R8
-	VPXORD       Z0, Z0, Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	VPXORD       Z3, Z3, Z3
-	VPXORD       Z4, Z4, Z4
-	VPXORD       Z5, Z5, Z5
-	VPXORD       Z6, Z6, Z6
-	VPXORD       Z7, Z7, Z7
-	MOVQ         values+56(FP), R9
-	VPBROADCASTQ four<>+0(SB), Z8
-	VMOVUPS      bytesOfLanes<>+0(SB), Z9
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), R10
-	MOVQ         block+48(FP), R11
+	MOVQ         values+88(FP), R9
+	VPBROADCASTQ four<>+0(SB), Z0
+	VMOVUPS      bytesOfLanes<>+0(SB), Z1
+
+line:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), R10
+	MOVQ   block+80(FP), R11
 
 block:
 	VBROADCASTSS (CX), Z10
@@ -2250,78 +2365,94 @@ block:
 
 dot:
 	VPBROADCASTQ  (AX), Z11
-	VPSHUFB       Z9, Z11, Z11
-	VPSRLVD       Z8, Z11, Z11
+	VPSHUFB       Z1, Z11, Z11
+	VPSRLVD       Z0, Z11, Z11
 	VPERMPS       Z10, Z11, Z11
-	VFMADD231PS   (BX)(DX*4), Z11, Z0
-	VFMADD231PS   (SI)(DX*4), Z11, Z2
-	VFMADD231PS   (DI)(DX*4), Z11, Z4
-	VFMADD231PS   (R8)(DX*4), Z11, Z6
+	VFMADD231PS   (BX)(DX*4), Z11, Z2
+	VFMADD231PS   (SI)(DX*4), Z11, Z4
+	VFMADD231PS   (DI)(DX*4), Z11, Z6
+	VFMADD231PS   (R8)(DX*4), Z11, Z8
 	VPBROADCASTQ  8(AX), Z11
-	VPSHUFB       Z9, Z11, Z11
-	VPSRLVD       Z8, Z11, Z11
+	VPSHUFB       Z1, Z11, Z11
+	VPSRLVD       Z0, Z11, Z11
 	VPERMPS       Z10, Z11, Z11
-	VFMADD231PS   64(BX)(DX*4), Z11, Z1
-	VFMADD231PS   64(SI)(DX*4), Z11, Z3
-	VFMADD231PS   64(DI)(DX*4), Z11, Z5
-	VFMADD231PS   64(R8)(DX*4), Z11, Z7
+	VFMADD231PS   64(BX)(DX*4), Z11, Z3
+	VFMADD231PS   64(SI)(DX*4), Z11, Z5
+	VFMADD231PS   64(DI)(DX*4), Z11, Z7
+	VFMADD231PS   64(R8)(DX*4), Z11, Z9
 	ADDQ          $+16, AX
 	ADDQ          $0x20, DX
 	SUBQ          $0x20, R12
 	JNZ           dot
 	DECQ          R10
 	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
+	MOVQ          y+0(FP), DX
+	MOVQ          rowY+8(FP), R10
 	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 4(AX)
+	VEXTRACTF64X4 $0x01, Z2, Y11
+	VADDPS        Y11, Y2, Y11
+	VEXTRACTF32X4 $0x01, Y11, X10
+	VADDPS        X10, X11, X10
+	VMOVHLPS      X10, X10, X11
+	VADDPS        X11, X10, X10
+	VMOVSHDUP     X10, X11
+	VADDSS        X11, X10, X10
+	VADDSS        (DX), X10, X10
+	VMOVSS        X10, (DX)
+	LEAQ          (DX)(R10*4), DX
 	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 8(AX)
+	VEXTRACTF64X4 $0x01, Z4, Y11
+	VADDPS        Y11, Y4, Y11
+	VEXTRACTF32X4 $0x01, Y11, X10
+	VADDPS        X10, X11, X10
+	VMOVHLPS      X10, X10, X11
+	VADDPS        X11, X10, X10
+	VMOVSHDUP     X10, X11
+	VADDSS        X11, X10, X10
+	VADDSS        (DX), X10, X10
+	VMOVSS        X10, (DX)
+	LEAQ          (DX)(R10*4), DX
 	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 12(AX)
+	VEXTRACTF64X4 $0x01, Z6, Y11
+	VADDPS        Y11, Y6, Y11
+	VEXTRACTF32X4 $0x01, Y11, X10
+	VADDPS        X10, X11, X10
+	VMOVHLPS      X10, X10, X11
+	VADDPS        X11, X10, X10
+	VMOVSHDUP     X10, X11
+	VADDSS        X11, X10, X10
+	VADDSS        (DX), X10, X10
+	VMOVSS        X10, (DX)
+	LEAQ          (DX)(R10*4), DX
+	VADDPS        Z9, Z8, Z8
+	VEXTRACTF64X4 $0x01, Z8, Y11
+	VADDPS        Y11, Y8, Y11
+	VEXTRACTF32X4 $0x01, Y11, X10
+	VADDPS        X10, X11, X10
+	VMOVHLPS      X10, X10, X11
+	VADDPS        X11, X10, X10
+	VMOVSHDUP     X10, X11
+	VADDSS        X11, X10, X10
+	VADDSS        (DX), X10, X10
+	VMOVSS        X10, (DX)
+	LEAQ          (DX)(R10*4), DX
+	ADDQ          $0x04, y+0(FP)
+	MOVQ          skip+40(FP), DX
+	LEAQ          (AX)(DX*1), AX
+	MOVQ          skipAbsmax+56(FP), DX
+	LEAQ          (CX)(DX*4), CX
+	DECQ          lines+64(FP)
+	JNZ           line
 	VZEROUPPER
 	RET
 
-// func dot8xAVX512(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)
-// Requires: AVX, AVX512BW, AVX512F
-TEXT ·dot8xAVX512(SB), NOSPLIT, $8-64
-	MOVQ         packed+24(FP), AX
-	MOVQ         absmax+32(FP), CX
-	MOVQ         x+8(FP), BX
-	MOVQ         stride+16(FP), DX
+// func dot8xAVX512(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines int, blocks int, block int, values *[16]float32)
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
+TEXT ·dot8xAVX512(SB), NOSPLIT, $8-96
+	MOVQ         packed+32(FP), AX
+	MOVQ         absmax+48(FP), CX
+	MOVQ         x+16(FP), BX
+	MOVQ         stride+24(FP), DX
 	LEAQ         (BX)(DX*4), SI
 	LEAQ         (SI)(DX*4), DI
 	LEAQ         (DI)(DX*4), R8
@@ -2329,28 +2460,30 @@ TEXT ·dot8xAVX512(SB), NOSPLIT, $8-64
 	LEAQ         (R9)(DX*4), R10
 	LEAQ         (R10)(DX*4), R11
 	LEAQ         (R11)(DX*4), R12
-	VPXORD       Z0, Z0, Z0
-	VPXORD       Z1, Z1, Z1
-	VPXORD       Z2, Z2, Z2
-	VPXORD       Z3, Z3, Z3
-	VPXORD       Z4, Z4, Z4
-	VPXORD       Z5, Z5, Z5
-	VPXORD       Z6, Z6, Z6
-	VPXORD       Z7, Z7, Z7
-	VPXORD       Z8, Z8, Z8
-	VPXORD       Z9, Z9, Z9
-	VPXORD       Z10, Z10, Z10
-	VPXORD       Z11, Z11, Z11
-	VPXORD       Z12, Z12, Z12
-	VPXORD       Z13, Z13, Z13
-	VPXORD       Z14, Z14, Z14
-	VPXORD       Z15, Z15, Z15
-	MOVQ         values+56(FP), R13
-	VPBROADCASTQ four<>+0(SB), Z16
-	VMOVUPS      bytesOfLanes<>+0(SB), Z17
-	XORQ         DX, DX
-	MOVQ         blocks+40(FP), R14
-	MOVQ         block+48(FP), R15
+	MOVQ         values+88(FP), R13
+	VPBROADCASTQ four<>+0(SB), Z0
+	VMOVUPS      bytesOfLanes<>+0(SB), Z1
+
+line:
+	VPXORD Z2, Z2, Z2
+	VPXORD Z3, Z3, Z3
+	VPXORD Z4, Z4, Z4
+	VPXORD Z5, Z5, Z5
+	VPXORD Z6, Z6, Z6
+	VPXORD Z7, Z7, Z7
+	VPXORD Z8, Z8, Z8
+	VPXORD Z9, Z9, Z9
+	VPXORD Z10, Z10, Z10
+	VPXORD Z11, Z11, Z11
+	VPXORD Z12, Z12, Z12
+	VPXORD Z13, Z13, Z13
+	VPXORD Z14, Z14, Z14
+	VPXORD Z15, Z15, Z15
+	VPXORD Z16, Z16, Z16
+	VPXORD Z17, Z17, Z17
+	XORQ   DX, DX
+	MOVQ   blocks+72(FP), R14
+	MOVQ   block+80(FP), R15
 
 block:
 	VBROADCASTSS (CX), Z18
@@ -2360,116 +2493,140 @@ block:
 
 dot:
 	VPBROADCASTQ  (AX), Z19
-	VPSHUFB       Z17, Z19, Z19
-	VPSRLVD       Z16, Z19, Z19
+	VPSHUFB       Z1, Z19, Z19
+	VPSRLVD       Z0, Z19, Z19
 	VPERMPS       Z18, Z19, Z19
-	VFMADD231PS   (BX)(DX*4), Z19, Z0
-	VFMADD231PS   (SI)(DX*4), Z19, Z2
-	VFMADD231PS   (DI)(DX*4), Z19, Z4
-	VFMADD231PS   (R8)(DX*4), Z19, Z6
-	VFMADD231PS   (R9)(DX*4), Z19, Z8
-	VFMADD231PS   (R10)(DX*4), Z19, Z10
-	VFMADD231PS   (R11)(DX*4), Z19, Z12
-	VFMADD231PS   (R12)(DX*4), Z19, Z14
+	VFMADD231PS   (BX)(DX*4), Z19, Z2
+	VFMADD231PS   (SI)(DX*4), Z19, Z4
+	VFMADD231PS   (DI)(DX*4), Z19, Z6
+	VFMADD231PS   (R8)(DX*4), Z19, Z8
+	VFMADD231PS   (R9)(DX*4), Z19, Z10
+	VFMADD231PS   (R10)(DX*4), Z19, Z12
+	VFMADD231PS   (R11)(DX*4), Z19, Z14
+	VFMADD231PS   (R12)(DX*4), Z19, Z16
 	VPBROADCASTQ  8(AX), Z19
-	VPSHUFB       Z17, Z19, Z19
-	VPSRLVD       Z16, Z19, Z19
+	VPSHUFB       Z1, Z19, Z19
+	VPSRLVD       Z0, Z19, Z19
 	VPERMPS       Z18, Z19, Z19
-	VFMADD231PS   64(BX)(DX*4), Z19, Z1
-	VFMADD231PS   64(SI)(DX*4), Z19, Z3
-	VFMADD231PS   64(DI)(DX*4), Z19, Z5
-	VFMADD231PS   64(R8)(DX*4), Z19, Z7
-	VFMADD231PS   64(R9)(DX*4), Z19, Z9
-	VFMADD231PS   64(R10)(DX*4), Z19, Z11
-	VFMADD231PS   64(R11)(DX*4), Z19, Z13
-	VFMADD231PS   64(R12)(DX*4), Z19, Z15
+	VFMADD231PS   64(BX)(DX*4), Z19, Z3
+	VFMADD231PS   64(SI)(DX*4), Z19, Z5
+	VFMADD231PS   64(DI)(DX*4), Z19, Z7
+	VFMADD231PS   64(R8)(DX*4), Z19, Z9
+	VFMADD231PS   64(R9)(DX*4), Z19, Z11
+	VFMADD231PS   64(R10)(DX*4), Z19, Z13
+	VFMADD231PS   64(R11)(DX*4), Z19, Z15
+	VFMADD231PS   64(R12)(DX*4), Z19, Z17
 	ADDQ          $+16, AX
 	ADDQ          $0x20, DX
 	SUBQ          $0x20, BP
 	JNZ           dot
 	DECQ          R14
 	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
+	MOVQ          y+0(FP), DX
+	MOVQ          rowY+8(FP), R14
 	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 4(AX)
+	VEXTRACTF64X4 $0x01, Z2, Y19
+	VADDPS        Y19, Y2, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
 	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 8(AX)
+	VEXTRACTF64X4 $0x01, Z4, Y19
+	VADDPS        Y19, Y4, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
 	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 12(AX)
+	VEXTRACTF64X4 $0x01, Z6, Y19
+	VADDPS        Y19, Y6, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
 	VADDPS        Z9, Z8, Z8
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 16(AX)
+	VEXTRACTF64X4 $0x01, Z8, Y19
+	VADDPS        Y19, Y8, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
 	VADDPS        Z11, Z10, Z10
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 20(AX)
+	VEXTRACTF64X4 $0x01, Z10, Y19
+	VADDPS        Y19, Y10, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
 	VADDPS        Z13, Z12, Z12
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 24(AX)
+	VEXTRACTF64X4 $0x01, Z12, Y19
+	VADDPS        Y19, Y12, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
 	VADDPS        Z15, Z14, Z14
-	VEXTRACTF64X4 $0x01, Z14, Y0
-	VADDPS        Y0, Y14, Y0
-	VEXTRACTF128  $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 28(AX)
+	VEXTRACTF64X4 $0x01, Z14, Y19
+	VADDPS        Y19, Y14, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
+	VADDPS        Z17, Z16, Z16
+	VEXTRACTF64X4 $0x01, Z16, Y19
+	VADDPS        Y19, Y16, Y19
+	VEXTRACTF32X4 $0x01, Y19, X18
+	VADDPS        X18, X19, X18
+	VMOVHLPS      X18, X18, X19
+	VADDPS        X19, X18, X18
+	VMOVSHDUP     X18, X19
+	VADDSS        X19, X18, X18
+	VADDSS        (DX), X18, X18
+	VMOVSS        X18, (DX)
+	LEAQ          (DX)(R14*4), DX
+	ADDQ          $0x04, y+0(FP)
+	MOVQ          skip+40(FP), DX
+	LEAQ          (AX)(DX*1), AX
+	MOVQ          skipAbsmax+56(FP), DX
+	LEAQ          (CX)(DX*4), CX
+	DECQ          lines+64(FP)
+	JNZ           line
 	VZEROUPPER
 	RET
 

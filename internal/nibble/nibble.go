@@ -72,6 +72,7 @@ type Format struct {
 	// a limit of 0 has one, but a quotient on it rounds to 0.
 	bounds [16]float64
 	keys   [16]int64 // the limits, as order gives them
+	planes [64]uint8 // the lowest bytes of the values, then those above them, and so on
 	Codes  [16]uint8 // by the rank of their values; of two equal ones the lower is first
 }
 
@@ -104,6 +105,9 @@ func newFormat(values [16]float32, midpoint func(a, b float32) float32) *Format 
 	f := &Format{Values: values}
 	for c := range f.Codes {
 		f.Codes[c] = uint8(c)
+		for b := range 4 {
+			f.planes[16*b+c] = uint8(math.Float32bits(values[c]) >> (8 * b))
+		}
 	}
 	slices.SortStableFunc(f.Codes[:], func(a, b uint8) int {
 		switch {

@@ -20,8 +20,8 @@ func init() {
 		encode512, decoderOf(decodeF32AVX512, decodeF32),
 		decoder16[snug.Float16](decodeF16AVX512, decodeF16), decoder16[snug.BFloat16](decodeBF16AVX512, decodeBF16),
 	}
-	Dots.Add(cpu.AVX2, dotOf(dot1xAVX2, dot2xAVX2, dot4xAVX2, dot8xAVX2))
-	Dots.Add(cpu.AVX512, dotOf(dot1xAVX512, dot2xAVX512, dot4xAVX512, dot8xAVX512))
+	Dots.Add(cpu.AVX2, Product{dotOf(byPlanes(dot1xAVX2), byPlanes(dot2xAVX2), byValues(dot4xAVX2), byValues(dot8xAVX2)), true})
+	Dots.Add(cpu.AVX512, Product{Dot: dotOf(byValues(dot1xAVX512), byValues(dot2xAVX512), byValues(dot4xAVX512), byValues(dot8xAVX512))})
 	Axpys.Add(cpu.AVX2, axpyOf(2, axpy1xAVX2, axpy2xAVX2, axpy4xAVX2, axpy8xAVX2))
 	Axpys.Add(cpu.AVX512, axpyOf(4, axpy1xAVX512, axpy2xAVX512, axpy4xAVX512, axpy8xAVX512))
 	Registry.Add(cpu.AVX2, two)
@@ -36,6 +36,20 @@ func init() {
 		streamed(decoder16[snug.Float16](decodeF16StreamAVX512, decodeF16), wide.DecodeF16),
 		streamed(decoder16[snug.BFloat16](decodeBF16StreamAVX512, decodeBF16), wide.DecodeBF16),
 	})
+}
+
+// byValues makes a dotRows of a loop that looks up the values of a format.
+func byValues(loop func(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax, lines, blocks, block int, values *[16]float32)) dotRows {
+	return func(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax, lines, blocks, block int, f *Format) {
+		loop(y, rowY, x, stride, packed, skip, absmax, skipAbsmax, lines, blocks, block, &f.Values)
+	}
+}
+
+// byPlanes makes one of a loop that looks up their bytes.
+func byPlanes(loop func(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax, lines, blocks, block int, planes *[64]uint8)) dotRows {
+	return func(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax, lines, blocks, block int, f *Format) {
+		loop(y, rowY, x, stride, packed, skip, absmax, skipAbsmax, lines, blocks, block, &f.planes)
+	}
 }
 
 // align is what x must be aligned to, in bytes, for loops around the caches.

@@ -2,25 +2,25 @@
 
 package nibble
 
-// dotRows is a loop for a number of rows of x, over whole blocks, at least one.
-type dotRows func(y, x *float32, stride int, packed *uint8, absmax *float32, blocks, block int, values *[16]float32)
+// dotRows adds the products of a number of rows of x with lines of codes, whole blocks, at least one, to rows of y. skip and skipAbsmax are what
+// lies between the end of a line and the next one.
+type dotRows func(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax, lines, blocks, block int, f *Format)
 
-// axpyRows is one for rows of y.
+// axpyRows is a loop for rows of y.
 type axpyRows func(y, a *float32, packed *uint8, stride int, absmax *float32, blocks, block int, values *[16]float32)
 
 // dotOf makes a Dot of loops for 1, 2, 4 and, where registers allow it, 8 rows.
 func dotOf(loops ...dotRows) Dot {
-	return func(y, x []float32, stride int, packed []uint8, absmax []float32, block int, f *Format) {
-		blocks := len(absmax)
-		n := blocks * block
-		if n == 0 {
-			clear(y)
+	return func(y, x []float32, rows, stride int, l Lines, f *Format) {
+		n := l.Blocks * l.Block
+		if n == 0 || l.N == 0 {
 			return
 		}
-		_, _ = packed[n/2-1], x[(len(y)-1)*stride+n-1]
-		for r := 0; r < len(y); {
-			size := min(sizeOf(len(y)-r), len(loops)-1)
-			loops[size](&y[r], &x[r*stride], stride, &packed[0], &absmax[0], blocks, block, &f.Values)
+		_, _, _ = y[rows*l.N-1], x[(rows-1)*stride+n-1], l.Packed[(l.N-1)*l.Pitch+n/2-1]
+		_ = l.Absmax[(l.N-1)*l.AbsmaxPitch+l.Blocks-1]
+		for r := 0; r < rows; {
+			size := min(sizeOf(rows-r), len(loops)-1)
+			loops[size](&y[r*l.N], l.N, &x[r*stride], stride, &l.Packed[0], l.Pitch-n/2, &l.Absmax[0], l.AbsmaxPitch-l.Blocks, l.N, l.Blocks, l.Block, f)
 			r += 1 << size
 		}
 	}

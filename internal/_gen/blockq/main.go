@@ -22,6 +22,7 @@ func main() {
 		k.decode("decodeStream", "is decode around the caches; x is aligned to 64 bytes and a fence follows.", vec.Set.Stream)
 		k.encode()
 	}
+	encodeSegments()
 	kernels{vec.AVX512}.encodeQuickly()
 	decodeVBMI("decode", "writes m[code]·absmax for whole blocks, of a multiple of 64 elements.", "[256]float32", loadPlanes, vec.Set.Write)
 	decodeVBMI("decodePlanes", "is decodeVBMI with the planes of the map.", "byte", planesAt, vec.Set.Write)

@@ -229,18 +229,24 @@ func (e *encoder) fields(from [4]reg.VecVirtual, field reg.VecVirtual) reg.VecVi
 
 // ifNear writes the codes of the elements in a mask of the group at off as Encoder.Code finds them.
 func (e *encoder) ifNear(name string, off int, left reg.Register) {
+	e.slow = append(e.slow, nearOnes(e.Set, e.codes, e.x, name, off, left))
+}
+
+// nearOnes generates a jump to code that writes the codes of the elements in a mask, from element off on, as
+// Encoder.Code finds them, and comes back. It returns what generates that code.
+func nearOnes(s vec.Set, codes, x vec.Pointer, name string, off int, left reg.Register) (slow func()) {
 	near, done, one, low := name+"Near", name+"Done", name+"One", name+"Low"
 	TESTQ(left, left)
 	JNE(LabelRef(near))
 	Label(done)
-	e.slow = append(e.slow, func() {
+	return func() {
 		i, cell, high, bits := GP64(), GP32(), GP32(), GP32()
 		Label(near)
-		absmax, q, none := e.Broadcast(Param("absmax")).AsX(), XMM(), e.Zero().AsX()
+		absmax, q, none := s.Broadcast(Param("absmax")).AsX(), XMM(), s.Zero().AsX()
 		cells := Load(Param("cells"), GP64())
 		Label(one)
 		TZCNTQ(left, i)
-		VADDSS(vec.Indexed(e.x, i).Offset(4*off), none, q)
+		VADDSS(vec.Indexed(x, i).Offset(4*off), none, q)
 		VDIVSS(absmax, q, q)
 		VMOVD(q, bits)
 		MOVL(bits, cell)
@@ -253,11 +259,11 @@ func (e *encoder) ifNear(name string, off int, left reg.Register) {
 		JLS(LabelRef(low))
 		SHRL(Imm(8), cell)
 		Label(low)
-		MOVB(cell.As8(), vec.Indexed(e.codes, i).Offset(off))
+		MOVB(cell.As8(), vec.Indexed(codes, i).Offset(off))
 		BLSRQ(left, left)
 		JNE(LabelRef(one))
 		JMP(LabelRef(done))
-	})
+	}
 }
 
 // maskOfGroup joins the masks of the four registers of a group.

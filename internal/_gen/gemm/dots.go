@@ -46,7 +46,7 @@ func (t tier) dots(rows int) {
 	if together > 1 { // the last line may be alone, and is its own second
 		XORQ(second, second)
 		CMPQ(lines, Imm(1))
-		CMOVQGT(paramAddr("lineB"), second)
+		CMOVQGT(vec.ParamAddr("lineB"), second)
 	}
 	Load(Param("steps"), left)
 	for l := range sums {
@@ -96,10 +96,10 @@ func (t tier) dots(rows int) {
 					VADDPS(sums[l][r][v+n], sums[l][r][v], sums[l][r][v])
 				}
 			}
-			VMOVSS(total(sums[l][r][0]), Mem{Base: to})
-			ADDQ(paramAddr("rowY"), to)
+			VMOVSS(vec.Total(sums[l][r][0]), Mem{Base: to})
+			ADDQ(vec.ParamAddr("rowY"), to)
 		}
-		ADDQ(paramAddr("lineB"), line)
+		ADDQ(vec.ParamAddr("lineB"), line)
 		ADDQ(Imm(4), y)
 	}
 	DECQ(lines)
@@ -107,21 +107,4 @@ func (t tier) dots(rows int) {
 	Label("done")
 	VZEROUPPER()
 	RET()
-}
-
-// total returns the sum of the lanes of x, also where that and what it needs are registers that only AVX-512 has.
-func total(x reg.VecVirtual) reg.VecVirtual {
-	if x.Size() < 64 {
-		return vec.Total(x)
-	}
-	half, sum, other := YMM(), XMM(), XMM()
-	VEXTRACTF64X4(Imm(1), x, half)
-	VADDPS(half, x.AsY(), half)
-	VEXTRACTF32X4(Imm(1), half, sum)
-	VADDPS(sum, half.AsX(), sum)
-	VMOVHLPS(sum, sum, other)
-	VADDPS(other, sum, sum)
-	VMOVSHDUP(sum, other)
-	VADDSS(other, sum, sum)
-	return sum
 }

@@ -12,12 +12,13 @@ type tier struct {
 	name     string
 	rows     int // of the largest tile of C; it is two vectors wide
 	register func() reg.VecVirtual
-	width    int // bytes of a vector
+	width    int  // bytes of a vector
+	unrolls  bool // its loops take several steps of the depth at a time
 }
 
 var tiers = []tier{
-	{"AVX2", 6, YMM, 32},
-	{"AVX512", 14, ZMM, 64},
+	{"AVX2", 6, YMM, 32, true},
+	{"AVX512", 14, ZMM, 64, false},
 }
 
 // lanes returns the float32 of a vector.

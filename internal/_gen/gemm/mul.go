@@ -6,6 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // micro is a micro-kernel under construction. Its tile of C stays in registers: at most
@@ -43,36 +45,13 @@ func (t tier) mul() {
 
 	Label("tile")
 	m.zero()
-	m.b, m.left, m.rest = Load(Param("b"), GP64()), GP64(), GP64()
-	XORQ(m.rest, m.rest)
+	m.b, m.left = Load(Param("b"), GP64()), GP64()
 	Load(Param("depth"), m.left)
-	CMPQ(m.left, Imm(3*near))
-	JLE(LabelRef("near"))
-	m.prefetch("early", PREFETCHT1)
-	SUBQ(Imm(near), m.left)
-	MOVQ(U32(near), m.rest)
-	JMP(LabelRef("loop"))
-	Label("near")
-	m.prefetch("late", PREFETCHT0)
-	Label("loop")
-	m.colA, m.rowB, m.far = Load(Param("colA"), GP64()), Load(Param("rowB"), GP64()), GP64()
-	MOVQ(m.rowB, m.far)
-	SHLQ(Imm(ahead), m.far)
-	if t.rows > quickRows {
-		CMPQ(paramAddr("rows"), Imm(quickRows))
-		JG(LabelRef("slow"))
+	if t.unrolls {
+		m.unrolledLoops()
+	} else {
+		m.loops()
 	}
-	SHLQ(Imm(farAhead-ahead), m.far)
-	Label("slow")
-	CMPQ(paramAddr("before"), Imm(0))
-	JE(LabelRef("one"))
-	m.choose(2, 1, t.rows)
-	Label("one")
-	m.choose(1, 1, t.rows)
-	Label("stepped")
-	XCHGQ(m.rest, m.left)
-	TESTQ(m.left, m.left)
-	JNZ(LabelRef("near"))
 
 	m.epilogue()
 	DECQ(tiles)
@@ -84,11 +63,63 @@ func (t tier) mul() {
 	RET()
 }
 
+// loops goes through the depth by steps.
+func (m *micro) loops() {
+	m.rest = GP64()
+	XORQ(m.rest, m.rest)
+	CMPQ(m.left, Imm(3*near))
+	JLE(LabelRef("near"))
+	m.prefetch("early", PREFETCHT1)
+	SUBQ(Imm(near), m.left)
+	MOVQ(U32(near), m.rest)
+	JMP(LabelRef("loop"))
+	Label("near")
+	m.prefetch("late", PREFETCHT0)
+	Label("loop")
+	m.strides()
+	CMPQ(vec.ParamAddr("rows"), Imm(quickRows))
+	JG(LabelRef("slow"))
+	SHLQ(Imm(farAhead-ahead), m.far)
+	Label("slow")
+	m.chooseLoop()
+	XCHGQ(m.rest, m.left)
+	TESTQ(m.left, m.left)
+	JNZ(LabelRef("near"))
+}
+
+// unrolledLoops goes through the depth by some steps at a time.
+func (m *micro) unrolledLoops() {
+	m.prefetch("tileOfC", PREFETCHT0)
+	m.strides()
+	SHLQ(Imm(farAhead-ahead), m.far)
+	CMPQ(vec.ParamAddr("before"), Imm(0))
+	JE(LabelRef("one"))
+	m.columns()
+	m.chooseLoop()
+}
+
+// strides loads the distances between what steps read.
+func (m *micro) strides() {
+	m.colA, m.rowB, m.far = Load(Param("colA"), GP64()), Load(Param("rowB"), GP64()), GP64()
+	MOVQ(m.rowB, m.far)
+	SHLQ(Imm(ahead), m.far)
+}
+
+// chooseLoop generates the loops for each number of rows and vectors.
+func (m *micro) chooseLoop() {
+	CMPQ(vec.ParamAddr("before"), Imm(0))
+	JE(LabelRef("one"))
+	m.choose(2, 1, m.rows)
+	Label("one")
+	m.choose(1, 1, m.rows)
+	Label("stepped")
+}
+
 // zero clears the sums.
 func (m *micro) zero() {
 	for i := range m.rows {
 		if i&(i-1) == 0 && i > 0 {
-			CMPQ(paramAddr("rows"), Imm(uint64(i)))
+			CMPQ(vec.ParamAddr("rows"), Imm(uint64(i)))
 			JLE(LabelRef("zeroed"))
 		}
 		for j := range m.acc {
@@ -106,7 +137,7 @@ func (m *micro) choose(vectors, lo, hi int) {
 	}
 	middle := (lo + hi) / 2
 	higher := fmt.Sprintf("from%dx%d", middle+1, vectors)
-	CMPQ(paramAddr("rows"), Imm(uint64(middle)))
+	CMPQ(vec.ParamAddr("rows"), Imm(uint64(middle)))
 	JG(LabelRef(higher))
 	m.choose(vectors, lo, middle)
 	Label(higher)
@@ -114,36 +145,99 @@ func (m *micro) choose(vectors, lo, hi int) {
 }
 
 // loop generates a loop along the depth. A step loads a row of B, broadcasts each of A's values and
-// does rows·vectors multiply-adds, which is far more arithmetic than loads, so
-// the multipliers are what it waits for.
+// does rows·vectors multiply-adds. With AVX-512 that is far more arithmetic than loads; AVX2's few registers make it as many
+// instructions as the processor takes meanwhile, so its loops are unrolled, and do not prefetch a B that meets many rows.
 func (m *micro) loop(vectors, rows int) {
 	label := fmt.Sprintf("loop%dx%d", rows, vectors)
-	prefetchB := PREFETCHT0
+	fetch := PREFETCHT0
 	if rows <= quickRows {
-		prefetchB = PREFETCHT1
+		fetch = PREFETCHT1
 	}
-	Label(label)
-	for j := 0; j < vectors*m.width; j += 64 {
-		prefetchB(Mem{Base: m.b, Index: m.far, Scale: 1, Disp: j})
+	steps := func(n int) {
+		for range n {
+			for j := 0; j < vectors*m.width && (!m.unrolls || rows <= coldRows); j += 64 {
+				fetch(Mem{Base: m.b, Index: m.far, Scale: 1, Disp: j})
+			}
+			m.step(vectors, rows, 0, m.a.at)
+			for _, base := range m.a.bases[:(rows+4)/5] {
+				ADDQ(m.colA, base)
+			}
+			ADDQ(m.rowB, m.b)
+		}
 	}
+	if m.unrolls {
+		m.unrolled(label, steps)
+	} else {
+		Label(label)
+		steps(1)
+		DECQ(m.left)
+		JNZ(LabelRef(label))
+	}
+	JMP(LabelRef("stepped"))
+}
+
+// step adds the products of a row of B, some bytes on, and the elements of a column of A.
+func (m *micro) step(vectors, rows, on int, a func(row int) Mem) {
 	first := 2 - vectors
 	for j := first; j < 2; j++ {
-		VMOVUPS(Mem{Base: m.b, Disp: (j - first) * m.width}, m.row[j])
+		VMOVUPS(Mem{Base: m.b, Disp: on + (j-first)*m.width}, m.row[j])
 	}
 	for i := range rows {
-		VBROADCASTSS(m.a.at(i), m.value)
+		VBROADCASTSS(a(i), m.value)
 		for j := first; j < 2; j++ {
 			VFMADD231PS(m.value, m.row[j], m.acc[j][i])
 		}
 	}
-	for _, base := range m.a.bases[:(rows+4)/5] {
-		ADDQ(m.colA, base)
-	}
-	ADDQ(m.rowB, m.b)
-	DECQ(m.left)
-	JNZ(LabelRef(label))
-	JMP(LabelRef("stepped"))
 }
+
+// columns goes through the depth where B is a packed panel and a column of A is contiguous: one pointer reaches it.
+func (m *micro) columns() {
+	CMPQ(vec.ParamAddr("rowA"), Imm(4))
+	JNE(LabelRef("strided"))
+	CMPQ(m.rowB, Imm(uint64(2*m.width)))
+	JNE(LabelRef("strided"))
+	for rows := m.rows; rows > coldRows; rows-- {
+		label, fewer := fmt.Sprint("column", rows), fmt.Sprint("below", rows)
+		CMPQ(vec.ParamAddr("rows"), Imm(uint64(rows)))
+		JNE(LabelRef(fewer))
+		m.unrolled(label, func(steps int) {
+			for u := range steps {
+				m.step(2, rows, 2*u*m.width, func(row int) Mem { return Mem{Base: m.a.bases[0], Disp: 4 * row} })
+				ADDQ(m.colA, m.a.bases[0])
+			}
+			ADDQ(U32(2*m.width*steps), m.b)
+		})
+		for i, base := range m.a.bases[1:] {
+			LEAQ(Mem{Base: m.a.bases[0], Disp: 4 * 5 * (i + 1)}, base)
+		}
+		JMP(LabelRef("stepped"))
+		Label(fewer)
+	}
+	Label("strided")
+}
+
+// unrolled generates a loop of steps, some at a time.
+func (m *micro) unrolled(label string, steps func(n int)) {
+	SUBQ(Imm(unroll), m.left)
+	JLT(LabelRef(label + "Rest"))
+	Label(label)
+	steps(unroll)
+	SUBQ(Imm(unroll), m.left)
+	JGE(LabelRef(label))
+	Label(label + "Rest")
+	ADDQ(Imm(unroll), m.left)
+	JZ(LabelRef(label + "Done"))
+	Label(label + "Single")
+	steps(1)
+	DECQ(m.left)
+	JNZ(LabelRef(label + "Single"))
+	Label(label + "Done")
+}
+
+const (
+	unroll   = 4 // steps of the depth that an unrolled loop does at a time
+	coldRows = 3 // up to so many rows of A meet a row of B, its memory is what they wait for
+)
 
 // A step of at most quickRows is over so soon that B must be asked for farAhead, the binary logarithm of
 // rows, and in the second cache: in the first, rows a multiple of 4 KiB apart would displace one another.
@@ -178,11 +272,11 @@ func (m *micro) prefetch(label string, prefetch func(Op)) {
 // moves c on. With beta 0, it does not read c.
 func (m *micro) epilogue() {
 	e := epilogue{micro: m, alpha: m.register(), beta: m.register(), old: m.register(), at: GP64()}
-	VBROADCASTSS(paramAddr("alpha"), e.alpha)
-	VBROADCASTSS(paramAddr("beta"), e.beta)
+	VBROADCASTSS(vec.ParamAddr("alpha"), e.alpha)
+	VBROADCASTSS(vec.ParamAddr("beta"), e.beta)
 	e.rows, e.rowC = Load(Param("rows"), GP64()), Load(Param("rowC"), GP64())
 	bits := GP32()
-	MOVL(paramAddr("beta"), bits)
+	MOVL(vec.ParamAddr("beta"), bits)
 	SHLL(Imm(1), bits) // drops the sign
 	JZ(LabelRef("set"))
 	e.tile("add", true)
@@ -190,7 +284,7 @@ func (m *micro) epilogue() {
 	Label("set")
 	e.tile("set", false)
 	Label("next")
-	SUBQ(paramAddr("before"), e.at)
+	SUBQ(vec.ParamAddr("before"), e.at)
 	MOVQ(e.at, m.c)
 }
 
@@ -205,11 +299,11 @@ type epilogue struct {
 func (e epilogue) tile(label string, add bool) {
 	all := moves{func(m Mem, r reg.VecVirtual) { VMOVUPS(m, r) }, func(r reg.VecVirtual, m Mem) { VMOVUPS(r, m) }}
 	MOVQ(e.c, e.at)
-	CMPQ(paramAddr("before"), Imm(0))
+	CMPQ(vec.ParamAddr("before"), Imm(0))
 	JE(LabelRef(label + "Last"))
 	e.column(label+"Last", e.acc[0], add, all)
 	MOVQ(e.c, e.at)
-	ADDQ(paramAddr("before"), e.at)
+	ADDQ(vec.ParamAddr("before"), e.at)
 	n := Load(Param("last"), GP64()).(reg.GPVirtual)
 	CMPQ(n, Imm(uint64(e.lanes()))) // masked stores are slow
 	JNE(LabelRef(label + "Some"))
@@ -242,15 +336,6 @@ func (e epilogue) column(end string, acc []reg.VecVirtual, add bool, v moves) {
 		}
 	}
 	Label(end)
-}
-
-// paramAddr returns where an argument lies on the stack.
-func paramAddr(name string) Mem {
-	b, err := Param(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
-	return b.Addr
 }
 
 // rowPointers addresses the elements of a column of A, rowA bytes apart, with
@@ -293,7 +378,7 @@ func (p rowPointers) at(i int) Mem {
 func (p rowPointers) nextTile() {
 	back, on := GP64(), GP64()
 	Load(Param("depth"), back)
-	IMULQ(paramAddr("colA"), back)
+	IMULQ(vec.ParamAddr("colA"), back)
 	Load(Param("nextA"), on)
 	SUBQ(back, on)
 	for _, base := range p.bases {

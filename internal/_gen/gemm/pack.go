@@ -6,6 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // ahead is the binary logarithm of how many rows copyRows and the micro-kernels of many rows
@@ -34,7 +36,7 @@ var elements = []element{
 func eachElement(label, end string, do func(e element, label string)) {
 	for i, e := range elements {
 		if i < len(elements)-1 {
-			CMPQ(paramAddr("kind"), Imm(uint64(i)))
+			CMPQ(vec.ParamAddr("kind"), Imm(uint64(i)))
 			JNE(LabelRef(fmt.Sprint(label, i+1)))
 		}
 		do(e, label+e.name)

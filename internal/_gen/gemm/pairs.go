@@ -126,9 +126,9 @@ func mulAMX() {
 	DECQ(left)
 	JNZ(LabelRef("step"))
 	sums(func(t amx.Tile, base reg.GPPhysical, disp int32) { amx.TILESTORED(t, base, disp) })
-	ADDQ(paramAddr("nextA"), a)
-	ADDQ(paramAddr("nextB"), b)
-	ADDQ(paramAddr("nextC"), c)
+	ADDQ(vec.ParamAddr("nextA"), a)
+	ADDQ(vec.ParamAddr("nextB"), b)
+	ADDQ(vec.ParamAddr("nextC"), c)
 	DECQ(panels)
 	JNZ(LabelRef("panel"))
 	amx.TILERELEASE()
@@ -190,9 +190,9 @@ func mulDot() {
 	Label("next")
 	TESTQ(d.rows, d.rows)
 	JG(LabelRef("rows"))
-	ADDQ(paramAddr("nextA"), d.a)
-	ADDQ(paramAddr("nextB"), d.b)
-	ADDQ(paramAddr("nextC"), d.c)
+	ADDQ(vec.ParamAddr("nextA"), d.a)
+	ADDQ(vec.ParamAddr("nextB"), d.b)
+	ADDQ(vec.ParamAddr("nextC"), d.c)
 	DECQ(d.panels)
 	JNZ(LabelRef("panel"))
 	VZEROUPPER()
@@ -214,14 +214,14 @@ func (d dotRegs) tile(n int, label string) {
 			ADDQ(d.rowC, d.low)
 		}
 	}
-	CMPQ(paramAddr("mode"), Imm(addSums))
+	CMPQ(vec.ParamAddr("mode"), Imm(addSums))
 	JNE(LabelRef(label + "Zero"))
 	eachRow(func(i int, at Mem) {
 		VMOVUPS(at, acc[2*i])
 		VMOVUPS(at.Offset(64), acc[2*i+1])
 	})
 	MOVQ(d.c, d.ahead) // the rows that come next
-	ADDQ(paramAddr("nextC"), d.ahead)
+	ADDQ(vec.ParamAddr("nextC"), d.ahead)
 	CMPQ(d.rows, Imm(uint64(n)))
 	CMOVQLE(d.ahead, d.low)
 	for range dotRows[1] {
@@ -273,7 +273,7 @@ func (d dotRegs) tile(n int, label string) {
 	ADDQ(U32(stepBytes-tileBytes), d.atB)
 	DECQ(d.steps)
 	JNZ(LabelRef(label + "Step"))
-	CMPQ(paramAddr("mode"), Imm(roundSums))
+	CMPQ(vec.ParamAddr("mode"), Imm(roundSums))
 	JE(LabelRef(label + "Round"))
 	eachRow(func(i int, at Mem) {
 		VMOVUPS(acc[2*i], at)
@@ -299,7 +299,7 @@ func (d dotRegs) tile(n int, label string) {
 func (d dotRegs) fetch(label string) {
 	field := func(name string) Mem { return Mem{Base: d.low, Disp: aheadFields[name]} }
 	ahead, at, n := d.low, d.left, reg.R14
-	MOVQ(paramAddr("ahead"), ahead)
+	MOVQ(vec.ParamAddr("ahead"), ahead)
 	TESTQ(ahead, ahead)
 	JZ(LabelRef(label + "Fetched"))
 	MOVQ(field("at"), at)
@@ -346,7 +346,7 @@ func finishPairs(e vec.Elem) {
 	alpha, beta := s.Broadcast(Param("alpha")), s.Broadcast(Param("beta"))
 	round := s.Rounder(e)
 	test := GP32()
-	MOVL(paramAddr("beta"), test)
+	MOVL(vec.ParamAddr("beta"), test)
 	SHLL(Imm(1), test) // drops the sign
 	row := func(label string, sum func(i int) reg.VecVirtual) {
 		Label(label)

@@ -309,28 +309,37 @@ func (k kernels) pick(table []reg.VecVirtual, code reg.VecVirtual) reg.VecVirtua
 	return low
 }
 
-var lanes, fours *Mem
+// data returns a table of 32-bit words, which is written once.
+func data(name string, words int, word func(i int) uint32) Mem {
+	if m, ok := tables[name]; ok {
+		return m
+	}
+	m := GLOBL(name, RODATA|NOPTR)
+	for i := range words {
+		DATA(4*i, U32(word(i)))
+	}
+	tables[name] = m
+	return m
+}
+
+var tables = map[string]Mem{}
 
 // bytesOfLanes returns a table for VPSHUFB: each pair of lanes has the next byte.
 func bytesOfLanes() Mem {
-	if lanes == nil {
-		m := GLOBL("bytesOfLanes", RODATA|NOPTR)
-		for lane := range 16 {
-			DATA(4*lane, U32(0x80808000|uint32(lane/2)))
-		}
-		lanes = &m
-	}
-	return *lanes
+	return data("bytesOfLanes", 16, func(i int) uint32 { return 0x80808000 | uint32(i/2) })
 }
 
-func four() Mem {
-	if fours == nil {
-		m := GLOBL("four", RODATA|NOPTR)
-		DATA(0, U64(4))
-		fours = &m
-	}
-	return *fours
+// bytesOfEvens returns one where lanes have the bytes of 4 and again of 4, for elements in the order of evensFirst.
+func bytesOfEvens() Mem {
+	return data("bytesOfEvens", 8, func(i int) uint32 { return 0x80808000 | uint32(i%4) })
 }
+
+// shiftsOfEvens returns shifts of such lanes: by 4 for the first of two codes.
+func shiftsOfEvens() Mem {
+	return data("shiftsOfEvens", 8, func(i int) uint32 { return 4 - 4*uint32(i/4) })
+}
+
+func four() Mem { return data("four", 2, func(i int) uint32 { return 4 - 4*uint32(i) }) }
 
 // decode16 rounds the values once for a block.
 func (k kernels) decode16(e vec.Elem, name, doc string, store func(s vec.Set, x reg.Register, to Mem)) {

@@ -10,10 +10,16 @@ import (
 	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
-// dot decodes blocks as decode does and multiplies them by rows of x.
+// dot decodes blocks and multiplies them by rows of x. With AVX2 elements are in another order, see evensFirst: one and two rows
+// meet values that byte shuffles look up, which is twice as fast as permutations; more rows leave no registers for its tables.
 func (k kernels) dot(rows int) {
-	k.begin(fmt.Sprintf("dot%dx", rows), "writes the products of rows of x, stride elements apart, and the values of codes.",
-		"func(y *float32, x *float32, stride int, packed *uint8, absmax *float32, blocks int, block int, values *[16]float32)")
+	planes := !k.Wide() && rows <= 2
+	table := "values *[16]float32"
+	if planes {
+		table = "planes *[64]uint8"
+	}
+	k.begin(fmt.Sprintf("dot%dx", rows), "adds the products of rows of x, stride elements apart, and of lines of codes to rows of y, rowY elements apart.",
+		"func(y *float32, rowY int, x *float32, stride int, packed *uint8, skip int, absmax *float32, skipAbsmax int, lines, blocks, block int, "+table+")")
 	packed, absmax, at := vec.Point("packed", 1), vec.Point("absmax", 4), GP64()
 	x := make([]reg.Register, rows)
 	x[0] = Load(Param("x"), GP64())
@@ -22,24 +28,22 @@ func (k kernels) dot(rows int) {
 		x[r] = GP64()
 		LEAQ(Mem{Base: x[r-1], Index: stride, Scale: 4}, x[r])
 	}
-	sums := k.sums(rows)
-	values, shifts := Mem{Base: Load(Param("values"), GP64())}, k.Register()
-	VPBROADCASTQ(four(), shifts)
-	var bytes Op = bytesOfLanes()
-	if k.Wide() {
-		r := k.Register()
-		VMOVUPS(bytesOfLanes(), r)
-		bytes = r
+	begin := k.permuted
+	if planes {
+		begin = k.shuffled
 	}
+	decode := begin(packed)
+	Label("line")
+	sums := k.sums(rows)
 	XORQ(at, at)
 	eachBlock(func(n func() reg.Register) {
-		table, left := k.scaled(values, absmax.At(0)), n()
+		value, left := decode(absmax.At(0)), n()
 		absmax.Advance(1)
 		Label("dot")
-		for i := 0; i < step; i += k.Lanes {
-			w := k.pick(table, k.codes(packed.At(i/2), bytes, shifts))
+		for i, w := range value() {
+			w := w()
 			for r, sum := range sums {
-				VFMADD231PS(Mem{Base: x[r], Index: at, Scale: 4, Disp: 4 * i}, w, sum[i/k.Lanes%len(sum)])
+				VFMADD231PS(Mem{Base: x[r], Index: at, Scale: 4, Disp: 4 * k.Lanes * i}, w, sum[i%len(sum)])
 			}
 		}
 		packed.Advance(step / 2)
@@ -47,22 +51,109 @@ func (k kernels) dot(rows int) {
 		SUBQ(Imm(step), left)
 		JNZ(LabelRef("dot"))
 	})
-	y := vec.Point("y", 4)
-	for r, sum := range sums {
-		for _, more := range sum[1:] {
-			VADDPS(more, sum[0], sum[0])
+	y, rowY := Load(Param("y"), GP64()), Load(Param("rowY"), GP64())
+	for _, sum := range sums {
+		for n := len(sum) / 2; n > 0; n /= 2 {
+			for v := range n {
+				VADDPS(sum[v+n], sum[v], sum[v])
+			}
 		}
-		VMOVSS(vec.Total(sum[0]), y.At(r))
+		total := vec.Total(sum[0])
+		VADDSS(Mem{Base: y}, total, total)
+		VMOVSS(total, Mem{Base: y})
+		LEAQ(Mem{Base: y, Index: rowY, Scale: 4}, y)
 	}
+	ADDQ(Imm(4), vec.ParamAddr("y"))
+	packed.Skip("skip")
+	absmax.Skip("skipAbsmax")
+	DECQ(vec.ParamAddr("lines"))
+	JNZ(LabelRef("line"))
 	vec.End()
 }
 
-// sums returns lanes of sums for rows: two sets, or with AVX2, which has half of the
-// registers, one for 8 rows.
+// scaledVectors returns functions that make the vectors of a step, one after the other, for a block with a scale.
+type scaledVectors = func(absmax Mem) func() []func() reg.VecVirtual
+
+// permuted decodes by permutations of a table that is scaled once for a block.
+func (k kernels) permuted(packed vec.Pointer) scaledVectors {
+	values, shifts := Mem{Base: Load(Param("values"), GP64())}, k.Register()
+	var bytes Op
+	if k.Wide() {
+		r := k.Register()
+		VPBROADCASTQ(four(), shifts)
+		VMOVUPS(bytesOfLanes(), r)
+		bytes = r
+	} else {
+		bytes = bytesOfEvens()
+		VMOVDQU(shiftsOfEvens(), shifts)
+	}
+	return func(absmax Mem) func() (vectors []func() reg.VecVirtual) {
+		table := k.scaled(values, absmax)
+		return func() (vectors []func() reg.VecVirtual) {
+			for i := 0; i < step; i += k.Lanes {
+				vectors = append(vectors, func() reg.VecVirtual { return k.pick(table, k.codes(packed.At(i/2), bytes, shifts)) })
+			}
+			return vectors
+		}
+	}
+}
+
+// shuffled looks up the four bytes of 32 values, puts them together and scales them.
+func (k kernels) shuffled(packed vec.Pointer) scaledVectors {
+	from := Mem{Base: Load(Param("planes"), GP64())}
+	var planes [4]reg.VecVirtual
+	for i := range planes {
+		planes[i] = k.Register()
+		VBROADCASTI128(from.Offset(16*i), planes[i])
+	}
+	shifts, nibble := k.Register(), k.Constant(0x0f0f0f0f)
+	VMOVDQU(shiftsOfEvens(), shifts)
+	return func(absmax Mem) func() (vectors []func() reg.VecVirtual) {
+		scale := k.Register()
+		VBROADCASTSS(absmax, scale)
+		return func() (vectors []func() reg.VecVirtual) {
+			codes := k.Register()
+			VBROADCASTI128(packed.At(0), codes)
+			VPSRLVD(shifts, codes, codes)
+			VPAND(nibble, codes, codes)
+			var bytes [4]reg.VecVirtual
+			for i, p := range planes {
+				bytes[i] = k.Register()
+				VPSHUFB(codes, p, bytes[i])
+			}
+			words := func(i int) [2]reg.VecVirtual {
+				low, high := k.Register(), k.Register()
+				VPUNPCKLBW(bytes[i+1], bytes[i], low)
+				VPUNPCKHBW(bytes[i+1], bytes[i], high)
+				return [2]reg.VecVirtual{low, high}
+			}
+			lower, upper := words(0), words(2)
+			for i := range 4 {
+				vectors = append(vectors, func() reg.VecVirtual {
+					v := k.Register()
+					if l, u := lower[i/2], upper[i/2]; i%2 == 0 {
+						VPUNPCKLWD(u, l, v)
+					} else {
+						VPUNPCKHWD(u, l, v)
+					}
+					VMULPS(scale, v, v)
+					return v
+				})
+			}
+			return vectors
+		}
+	}
+}
+
+// sums returns lanes of sums for rows: two sets, or with AVX2 four for 1 row, whose vectors come faster than sums follow each other,
+// and, as it has half of the registers, one for 8 rows.
 func (k kernels) sums(rows int) [][]reg.VecVirtual {
 	sets := 2
-	if rows*sets > k.Lanes {
+	switch {
+	case rows*sets > k.Lanes:
 		sets = 1
+	case rows == 1 && !k.Wide():
+		sets = 4
 	}
 	sums := make([][]reg.VecVirtual, rows)
 	for r := range sums {

@@ -6,6 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // acrossCols is the most positions that have their sums in registers together.
@@ -34,19 +36,19 @@ func (t tier) tapsAcross(taps, step int) {
 	before, after := t.switches(), t.switches()
 	// tile computes n positions of all lines.
 	tile := func(n int) {
-		MOVQ(paramAddr("lines"), lines)
-		MOVQ(paramAddr("dst"), dst)
-		MOVQ(paramAddr("src"), src)
+		MOVQ(vec.ParamAddr("lines"), lines)
+		MOVQ(vec.ParamAddr("dst"), dst)
+		MOVQ(vec.ParamAddr("src"), src)
 		Label(fmt.Sprintf("line%d", n))
 		XORQ(c, c)
 		Label(fmt.Sprintf("channels%d", n))
-		MOVQ(paramAddr("bias"), at)
+		MOVQ(vec.ParamAddr("bias"), at)
 		VMOVUPS(Mem{Base: at, Index: c, Scale: 1}, acc[0])
 		for _, a := range acc[1:n] {
 			VMOVAPS(acc[0], a)
 		}
 		MOVQ(rows, row)
-		MOVQ(paramAddr("count"), left)
+		MOVQ(vec.ParamAddr("count"), left)
 		TESTQ(left, left)
 		JZ(LabelRef(fmt.Sprintf("store%d", n)))
 		Label(fmt.Sprintf("row%d", n))
@@ -87,7 +89,7 @@ func (t tier) tapsAcross(taps, step int) {
 		MOVQ(Mem{Base: row, Disp: -16}, from)
 		LEAQ(Mem{Base: src, Index: from, Scale: 4}, from)
 		ADDQ(c, from)
-		ADDQ(paramAddr("lineSrc"), from)
+		ADDQ(vec.ParamAddr("lineSrc"), from)
 		for k := range n * step {
 			if k > 0 && k%4 == 0 {
 				LEAQ(Mem{Base: from, Index: s, Scale: 4}, from)
@@ -95,33 +97,33 @@ func (t tier) tapsAcross(taps, step int) {
 			PREFETCHT0(multiple(from, s, three, k%4))
 		}
 		Label(fmt.Sprintf("store%d", n))
-		MOVQ(paramAddr("lineDst"), from)
+		MOVQ(vec.ParamAddr("lineDst"), from)
 		LEAQ(Mem{Base: dst, Index: c, Scale: 1}, at)
 		for i := range n {
 			if i > 0 {
-				ADDQ(paramAddr("stepDst"), at)
+				ADDQ(vec.ParamAddr("stepDst"), at)
 			}
 			VMOVUPS(acc[i], Mem{Base: at})
 			PREFETCHT0(Mem{Base: at, Index: from, Scale: 1})
 		}
 		ADDQ(Imm(uint64(t.width)), c)
-		CMPQ(c, paramAddr("channels"))
+		CMPQ(c, vec.ParamAddr("channels"))
 		JLT(LabelRef(fmt.Sprintf("channels%d", n)))
-		ADDQ(paramAddr("lineDst"), dst)
-		ADDQ(paramAddr("lineSrc"), src)
+		ADDQ(vec.ParamAddr("lineDst"), dst)
+		ADDQ(vec.ParamAddr("lineSrc"), src)
 		DECQ(lines)
 		JNZ(LabelRef(fmt.Sprintf("line%d", n)))
 	}
 	Label("tile")
 	if taps > 1 {
-		MOVQ(paramAddr("edges"), at)
+		MOVQ(vec.ParamAddr("edges"), at)
 		ANDQ(Imm(1), at)
 		before.set(at)
-		ANDQ(I32(-2), paramAddr("edges"))
+		ANDQ(I32(-2), vec.ParamAddr("edges"))
 		XORQ(at, at)
-		CMPQ(paramAddr("cols"), Imm(acrossCols))
+		CMPQ(vec.ParamAddr("cols"), Imm(acrossCols))
 		JG(LabelRef("inside"))
-		MOVQ(paramAddr("edges"), at)
+		MOVQ(vec.ParamAddr("edges"), at)
 		SHRQ(Imm(1), at)
 		Label("inside")
 		after.set(at)
@@ -129,19 +131,19 @@ func (t tier) tapsAcross(taps, step int) {
 	for n := acrossCols; n >= 1; n-- {
 		next := fmt.Sprintf("below%d", n)
 		if n > 1 {
-			CMPQ(paramAddr("cols"), Imm(uint64(n)))
+			CMPQ(vec.ParamAddr("cols"), Imm(uint64(n)))
 			JLT(LabelRef(next))
 		}
 		tile(n)
 		if n == acrossCols {
-			SUBQ(Imm(acrossCols), paramAddr("cols"))
+			SUBQ(Imm(acrossCols), vec.ParamAddr("cols"))
 			JZ(LabelRef("done"))
-			MOVQ(paramAddr("stepDst"), at)
+			MOVQ(vec.ParamAddr("stepDst"), at)
 			SHLQ(Imm(3), at)
-			ADDQ(at, paramAddr("dst"))
+			ADDQ(at, vec.ParamAddr("dst"))
 			MOVQ(s, at)
 			SHLQ(Imm(uint64(2+step)), at)
-			ADDQ(at, paramAddr("src"))
+			ADDQ(at, vec.ParamAddr("src"))
 			JMP(LabelRef("tile"))
 		} else if n > 1 {
 			JMP(LabelRef("done"))
@@ -197,7 +199,7 @@ func (t tier) dotsAcross(taps, step, rows, vectors int) {
 		"and channels are in bytes, distances of rows in elements.")
 	c, s, stepY, at := GP64(), param("stepSrc"), param("stepY"), GP64()
 	acc, offset := make([][][]reg.VecVirtual, rows), make([]reg.GPVirtual, rows)
-	MOVQ(paramAddr("rows"), at)
+	MOVQ(vec.ParamAddr("rows"), at)
 	for r := range acc {
 		acc[r], offset[r] = make([][]reg.VecVirtual, taps), GP64()
 		MOVQ(Mem{Base: at, Disp: 16 * r}, offset[r])
@@ -211,14 +213,14 @@ func (t tier) dotsAcross(taps, step, rows, vectors int) {
 	each := func(move func(m Mem, r reg.VecVirtual)) {
 		to := GP64()
 		for r := range acc {
-			MOVQ(paramAddr("rows"), at)
+			MOVQ(vec.ParamAddr("rows"), at)
 			MOVQ(Mem{Base: at, Disp: 16*r + 8}, to)
 			SHLQ(Imm(2), to)
-			ADDQ(paramAddr("sums"), to)
+			ADDQ(vec.ParamAddr("sums"), to)
 			ADDQ(c, to)
 			for tap := range acc[r] {
 				if tap > 0 {
-					ADDQ(paramAddr("stepSums"), to)
+					ADDQ(vec.ParamAddr("stepSums"), to)
 				}
 				for v, sum := range acc[r][tap] {
 					move(Mem{Base: to, Disp: v * t.width}, sum)
@@ -255,35 +257,35 @@ func (t tier) dotsAcross(taps, step, rows, vectors int) {
 	XORQ(c, c)
 	Label("channels")
 	each(func(m Mem, r reg.VecVirtual) { VMOVUPS(m, r) })
-	MOVQ(paramAddr("y"), lineY)
+	MOVQ(vec.ParamAddr("y"), lineY)
 	ADDQ(c, lineY)
-	MOVQ(paramAddr("src"), line)
+	MOVQ(vec.ParamAddr("src"), line)
 	ADDQ(c, line)
-	MOVQ(paramAddr("lines"), lines)
+	MOVQ(vec.ParamAddr("lines"), lines)
 	Label("line")
 	MOVQ(lineY, y)
 	MOVQ(line, x)
-	MOVQ(paramAddr("cols"), left)
+	MOVQ(vec.ParamAddr("cols"), left)
 	if taps > 1 {
-		BTQ(Imm(0), paramAddr("edges"))
+		BTQ(Imm(0), vec.ParamAddr("edges"))
 		JCC(LabelRef("inside"))
 		single(1, taps)
 		DECQ(left)
 		Label("inside")
-		BTQ(Imm(1), paramAddr("edges"))
+		BTQ(Imm(1), vec.ParamAddr("edges"))
 		SBBQ(Imm(0), left)
 		Label("group")
 		SUBQ(Imm(dotsCols), left)
 		JLT(LabelRef("rest"))
 		// The next line of y, and of the source as the last row reads it, come in the meantime.
-		MOVQ(paramAddr("lineY"), at)
+		MOVQ(vec.ParamAddr("lineY"), at)
 		for i := range value {
 			VMOVUPS(Mem{Base: y}, value[i])
 			PREFETCHT0(Mem{Base: y, Index: at, Scale: 1})
 			ADDQ(stepY, y)
 		}
 		MOVQ(offset[rows-1], at)
-		ADDQ(paramAddr("lineSrc"), at)
+		ADDQ(vec.ParamAddr("lineSrc"), at)
 		ADDQ(x, at)
 		for i := range dotsCols * step {
 			if i > 0 {
@@ -319,18 +321,18 @@ func (t tier) dotsAcross(taps, step, rows, vectors int) {
 	JNZ(LabelRef("position"))
 	if taps > 1 {
 		Label("end")
-		BTQ(Imm(1), paramAddr("edges"))
+		BTQ(Imm(1), vec.ParamAddr("edges"))
 		JCC(LabelRef("next"))
 		single(0, taps-1)
 		Label("next")
 	}
-	ADDQ(paramAddr("lineY"), lineY)
-	ADDQ(paramAddr("lineSrc"), line)
+	ADDQ(vec.ParamAddr("lineY"), lineY)
+	ADDQ(vec.ParamAddr("lineSrc"), line)
 	DECQ(lines)
 	JNZ(LabelRef("line"))
 	each(func(m Mem, r reg.VecVirtual) { VMOVUPS(r, m) })
 	ADDQ(Imm(uint64(vectors*t.width)), c)
-	CMPQ(c, paramAddr("channels"))
+	CMPQ(c, vec.ParamAddr("channels"))
 	JLT(LabelRef("channels"))
 	VZEROUPPER()
 	RET()

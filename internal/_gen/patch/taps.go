@@ -6,6 +6,8 @@ import (
 	. "github.com/mmcloughlin/avo/build"
 	. "github.com/mmcloughlin/avo/operand"
 	"github.com/mmcloughlin/avo/reg"
+
+	"github.com/snug-ml/snug/internal/_gen/half/vec"
 )
 
 // tier is what differs between the instruction sets.
@@ -86,14 +88,6 @@ func param(name string) reg.GPVirtual {
 	return r
 }
 
-func paramAddr(name string) Mem {
-	b, err := Param(name).Resolve()
-	if err != nil {
-		panic(err)
-	}
-	return b.Addr
-}
-
 // taps generates a row of a depthwise convolution after the other: sums of a few vectors stay in registers over all taps.
 func (t tier) taps() {
 	name := "taps" + t.name
@@ -106,7 +100,7 @@ func (t tier) taps() {
 	vectors, lanes := t.count(cols)
 	last := t.first(lanes)
 	bias := t.register()
-	VBROADCASTSS(paramAddr("bias"), bias)
+	VBROADCASTSS(vec.ParamAddr("bias"), bias)
 	left, to, from := GP64(), GP64(), GP64()
 	Label("row")
 	MOVQ(vectors, left)
@@ -119,7 +113,7 @@ func (t tier) taps() {
 		for i := range acc {
 			acc[i] = t.register()
 		}
-		CMPQ(paramAddr("add"), Imm(0))
+		CMPQ(vec.ParamAddr("add"), Imm(0))
 		JNE(LabelRef("add" + id))
 		for i := range acc {
 			VMOVUPS(bias, acc[i])
@@ -177,9 +171,9 @@ func (t tier) taps() {
 		}
 	}
 	Label("done")
-	ADDQ(paramAddr("rowDst"), dst)
-	ADDQ(paramAddr("rowSrc"), src)
-	DECQ(paramAddr("rows"))
+	ADDQ(vec.ParamAddr("rowDst"), dst)
+	ADDQ(vec.ParamAddr("rowSrc"), src)
+	DECQ(vec.ParamAddr("rows"))
 	JNZ(LabelRef("row"))
 	VZEROUPPER()
 	RET()
@@ -207,10 +201,10 @@ func (t tier) tapsFew() {
 	value := t.register()
 	Label("rows")
 	at := GP64()
-	CMPQ(paramAddr("add"), Imm(0))
+	CMPQ(vec.ParamAddr("add"), Imm(0))
 	JNE(LabelRef("add"))
 	for i := range acc {
-		VBROADCASTSS(paramAddr("bias"), acc[i])
+		VBROADCASTSS(vec.ParamAddr("bias"), acc[i])
 	}
 	JMP(LabelRef("sum"))
 	Label("add")
@@ -238,7 +232,7 @@ func (t tier) tapsFew() {
 		ADDQ(rowDst, dst)
 	}
 	LEAQ(Mem{Base: src, Index: rowSrc, Scale: 4}, src)
-	SUBQ(Imm(few), paramAddr("rows"))
+	SUBQ(Imm(few), vec.ParamAddr("rows"))
 	JNZ(LabelRef("rows"))
 	VZEROUPPER()
 	RET()
@@ -282,7 +276,7 @@ func spread() {
 	Label("next")
 	ADDQ(rowDst, dst)
 	ADDQ(rowSrc, src)
-	DECQ(paramAddr("rows"))
+	DECQ(vec.ParamAddr("rows"))
 	JNZ(LabelRef("row"))
 	VZEROUPPER()
 	RET()
@@ -324,7 +318,7 @@ func spreadAVX2() {
 	Label("next")
 	ADDQ(rowDst, dst)
 	ADDQ(rowSrc, src)
-	DECQ(paramAddr("rows"))
+	DECQ(vec.ParamAddr("rows"))
 	JNZ(LabelRef("row"))
 	VZEROUPPER()
 	RET()

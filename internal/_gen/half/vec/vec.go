@@ -118,11 +118,33 @@ func (s Set) Gather(base Mem, index reg.VecVirtual) reg.VecVirtual {
 	return to
 }
 
-// Lookup returns the values that bytes stand for in a table of float32.
+// Lookup returns the values that bytes stand for in a table of float32. Processors that have AVX2 alone load them one
+// by one faster than they gather them.
 func (s Set) Lookup(table reg.Register, codes Mem) reg.VecVirtual {
+	if !s.Wide() {
+		return lookupOnes(table, codes)
+	}
 	index := s.Register()
 	VPMOVZXBD(codes, index)
 	return s.Gather(Mem{Base: table}, index)
+}
+
+// lookupOnes returns the values that 8 bytes stand for in a table of float32.
+func lookupOnes(table reg.Register, codes Mem) reg.VecVirtual {
+	value, high, index := YMM(), XMM(), GP32()
+	for half, to := range []reg.Register{value.AsX(), high} {
+		for i := range 4 {
+			MOVBLZX(codes.Offset(4*half+i), index)
+			from := Mem{Base: table, Index: index.As64(), Scale: 4}
+			if i == 0 {
+				VMOVSS(from, to)
+			} else {
+				VINSERTPS(Imm(uint64(16*i)), from, to, to)
+			}
+		}
+	}
+	VINSERTF128(Imm(1), high, value, value)
+	return value
 }
 
 // Largest returns the largest of the lanes as unsigned integers. It overwrites
@@ -148,16 +170,19 @@ func (s Set) Largest(x reg.VecVirtual) reg.Register {
 	return most
 }
 
-// Total adds the lanes of x, of 8 or 16 floats: halves to halves. It does not change x.
+// Total adds the lanes of x, of 8 or 16 floats: halves to halves. It does not change x. Of 16 it has instructions that take registers
+// which only AVX-512 has.
 func Total(x reg.VecVirtual) reg.VecVirtual {
+	sum, other := XMM(), XMM()
 	if x.Size() == 64 {
 		half := YMM()
 		VEXTRACTF64X4(Imm(1), x, half)
 		VADDPS(half, x.AsY(), half)
+		VEXTRACTF32X4(Imm(1), half, sum)
 		x = half
+	} else {
+		VEXTRACTF128(Imm(1), x.AsY(), sum)
 	}
-	sum, other := XMM(), XMM()
-	VEXTRACTF128(Imm(1), x.AsY(), sum)
 	VADDPS(sum, x.AsX(), sum)
 	VMOVHLPS(sum, sum, other)
 	VADDPS(other, sum, sum)
@@ -185,6 +210,21 @@ func Indexed(p Pointer, i reg.Register) Mem {
 
 // Advance adds n elements.
 func (p Pointer) Advance(n int) { ADDQ(I32(int32(n*p.size)), p.reg) }
+
+// Skip advances it by as many elements as a parameter says.
+func (p Pointer) Skip(param string) {
+	n := Load(Param(param), GP64())
+	LEAQ(Mem{Base: p.reg, Index: n, Scale: uint8(p.size)}, p.reg)
+}
+
+// ParamAddr returns where a parameter is in memory, which a loop may count down.
+func ParamAddr(name string) Mem {
+	b, err := Param(name).Resolve()
+	if err != nil {
+		panic(err)
+	}
+	return b.Addr
+}
 
 // Loop repeats body for step elements while n, which it counts down, has as
 // many left, and moves the pointers along.
