@@ -60,7 +60,9 @@ type Options struct {
 	Map map[string]string
 	// Images says how the model sees images; nil: only text is learned, and rows with images are refused.
 	Images *vision.Input
-	// ImageFolder is where relative paths of images begin; empty: in the folder of the file of the row.
+	// MaxFrames is the most frames of a video, evenly chosen; 0: as the model's files say, see [vision.Processor.MaxFrames].
+	MaxFrames int
+	// ImageFolder is where relative paths of images and videos begin; empty: in the folder of the file of the row.
 	ImageFolder string
 	// Memory is how many bytes the reading of a file may take, beside the tokens: 0 for 256 MiB, and 4 MiB at least. It
 	// bounds a row, a word and a page of Parquet, whose sizes are counted before memory is taken for them. What is larger is

@@ -111,7 +111,7 @@ func (r *reader) labelChat(c chat.Conversation, pictures []picture) ([]int32, ch
 		return nil, l, &encodeError{err}
 	}
 	if r.options.Images != nil {
-		if err := r.checkRows(ids, pictures); err != nil {
+		if err := r.checkRows(ids, pictures, len(text) < len(l.Text)); err != nil {
 			return nil, l, &encodeError{err}
 		}
 	}

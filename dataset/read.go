@@ -19,8 +19,26 @@ type reader struct {
 	specials *specials       // nil if they are not known yet
 	seen     map[string]bool // files that were read
 	skipped  int             // files of folders that were not read
+	other    taker           // takes the rows, if these are no samples of text; else nil
 	// unlearned says why the first row that was left out has nothing to learn.
 	unlearned error
+}
+
+// taker takes rows that are no samples of text.
+type taker interface {
+	// reads reports whether it reads a column of a table.
+	reads(column string) bool
+	// begin takes the notes of programs that are kept in a table of Parquet, by their keys.
+	begin(note func(key string) (text string, found bool)) error
+	take(x row) error
+}
+
+// reads reports whether a column of a table is read.
+func (r *reader) reads(column string) bool {
+	if r.other != nil {
+		return r.other.reads(column)
+	}
+	return r.options.reads(column)
 }
 
 func firstInvalid(b []byte) int {

@@ -213,9 +213,12 @@ func (f *rows) texts(v *view) {
 func (r *reader) take(x row) error {
 	f := r.rows
 	f.found.Rows++
+	if r.other != nil {
+		return r.other.take(x)
+	}
 	f.at, f.images = x.at, nil
 	if f.seesImages() && marked(x.fields) {
-		return fmt.Errorf("a text has one of the noncharacters U+FDE8 to U+FDEA, which stand for images here: %w", snug.ErrConfig)
+		return fmt.Errorf("a text has one of the noncharacters U+FDE8 to U+FDEB, which stand for images and videos here: %w", snug.ErrConfig)
 	}
 	v, err := newView(f.parser, x, r.options.Map)
 	if err != nil {
@@ -350,9 +353,9 @@ func (r *reader) sample(f *rows, at string, c content) error {
 		r.stats.Dropped++
 		return nil
 	}
-	if n := len(pictures); n > 0 && r.rowsIn(r.cut(tokens[0])) < r.rowsIn(tokens[0]) {
+	if n := len(pictures); n > 0 && r.rowsIn(r.cut(tokens[0])) < rowsWanted(pictures) {
 		r.stats.Truncated++
-		f.drop(at, fmt.Errorf("its %d images do not end within %d tokens (-context): %w", n, r.options.Context, snug.ErrConfig))
+		f.drop(at, fmt.Errorf("its %d %s do not end within %d tokens (-context): %w", n, kindsOf(pictures), r.options.Context, snug.ErrConfig))
 		return nil
 	}
 	return r.add(pictures, tokens...)

@@ -105,7 +105,15 @@ func (s *Set) counted(tok *tokenizer.Tokenizer, x ShownText) ShownText {
 	if s.options.Images == nil {
 		return x
 	}
-	name, _ := tok.Token(s.options.Images.Token())
+	for _, token := range []int32{s.options.Images.Token(), s.options.Images.VideoToken()} {
+		name, _ := tok.Token(token)
+		x.count(name)
+	}
+	return x
+}
+
+// count writes a number in place of a token's text that is there several times in a row.
+func (x *ShownText) count(name string) {
 	for i := range x.Pieces {
 		var b strings.Builder
 		rest := x.Pieces[i].Text
@@ -126,7 +134,6 @@ func (s *Set) counted(tok *tokenizer.Tokenizer, x ShownText) ShownText {
 		}
 		x.Pieces[i].Text = b.String() + rest
 	}
-	return x
 }
 
 // showText divides the text of tokens where it changes whether they are learned. The first token is never a label.

@@ -92,7 +92,7 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 			return twice(column)
 		}
 		names = append(names, column.Name())
-		if r.options.reads(column.Name()) {
+		if r.reads(column.Name()) {
 			if err := once(column); err != nil {
 				return err
 			}
@@ -101,13 +101,17 @@ func (r *reader) table(f io.ReaderAt, size int64) (err error) {
 			r.rows.ignore(column.Name())
 		}
 	}
-	if len(columns) == 0 {
+	if r.other != nil {
+		if err := r.other.begin(file.Lookup); err != nil {
+			return err
+		}
+	} else if len(columns) == 0 {
 		if err := (&view{names: names}).hint(r.options.Pairs); err != nil {
 			return err
 		}
 		return (&view{names: names}).unknown(r.options.Template != nil)
 	}
-	if err := checkTable(f, file, int64(r.limit()), r.options.reads); err != nil {
+	if err := checkTable(f, file, int64(r.limit()), r.reads); err != nil {
 		return err
 	}
 	types := leavesOf(file)

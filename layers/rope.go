@@ -187,7 +187,7 @@ func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err
 	attention = 1
 	switch r.Kind {
 	case RopeYarn:
-		return r.yarn(powers), r.attention(), nil
+		return r.yarn(powers), r.AttentionScale(), nil
 	case RopeLlama3:
 		r.llama3(powers)
 	default:
@@ -246,8 +246,8 @@ func (r Rope) yarn(powers []float32) []float32 {
 	return powers
 }
 
-// attention returns yarn's factor of sines and cosines.
-func (r Rope) attention() float64 {
+// AttentionScale returns yarn's factor of sines and cosines: AttentionFactor, or what Factor, MScale and MScaleAllDim give.
+func (r Rope) AttentionScale() float64 {
 	scale := func(weight float64) float64 {
 		if r.Factor <= 1 {
 			return 1

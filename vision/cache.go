@@ -31,7 +31,7 @@ type CacheOptions struct {
 // Cache keeps the [Features] of images in pages of a store, on disk or on the host within its limit: a frozen tower runs once for each
 // image, and training goes on without it. An image takes one page of [Input.FeatureBytes].
 //
-// A page is found by the sum of the image's file, its layout and the options, so that a store serves runs over other data and other models.
+// A page is found by the sum of the image's file, or of a video's frames, its layout and the options, so that a store serves runs over other data and other models.
 // What is durable is said by [Cache.Commit].
 //
 // A Cache is for one goroutine at a time.
@@ -113,6 +113,9 @@ func (c *Cache) key(image [sha256.Size]byte, l Layout) string {
 	h.Write(c.o.About[:])
 	h.Write(image[:])
 	numbers := append([]int{int(c.o.DType), c.o.Bits, c.reads, c.per, l.Merge, l.Rows, l.Columns, l.Height, l.Width, l.Tokens}, l.Grid[:]...)
+	if l.Frames > 0 {
+		numbers = append(numbers, -l.Frames)
+	}
 	for _, n := range append(numbers, l.Shape...) {
 		h.Write(binary.LittleEndian.AppendUint64(nil, uint64(n)))
 	}

@@ -13,6 +13,12 @@
 // [Processor.Layout] says the shape, the tokens and the bytes of an image from its size alone. [Frames] reads clips, whose frames are
 // images to Process. [Positions] has the positions of Qwen's models along time, height and width.
 //
+// Qwen2-VL, Qwen2.5-VL and Qwen3-VL take videos, which become one [Pixels] each:
+//
+//	c, err := vision.OpenClip("frames", vision.DecodeOptions{}) // a folder of images, or an animated GIF
+//	t, err := p.SampleClip(c, 2, 64)                            // 2 frames a second, at most 64 of them
+//	in, _, err := p.ProcessClip(c, t)                           // in.Grid[0] patches along time
+//
 // # Towers
 //
 // A [Tower] is a vision transformer: ViT, DeiT, CLIP, SigLIP or DINOv2. It opens the folders of transformers, classifies images or returns embeddings of patches, trains

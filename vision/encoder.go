@@ -25,7 +25,19 @@ type imageTower interface {
 	check(x Pixels) error
 	// encode writes what the projector reads of images that are checked.
 	encode(ctx context.Context, out []float32, images []Pixels) error
+	// sizes returns how many sequences an image is to the tower, and the patches of each.
+	sizes(l Layout) (sequences, patches int, err error)
 	Close() error
+
+	// These train it, one after the other. begin returns what the layers take of images that are checked, read writes what the projector
+	// reads of the rows that they give to out, and spread writes the gradient of these rows from that of what the projector reads.
+	trainer() *layers.Model
+	begin(out []float32, images []Pixels) (layers.Sample, error)
+	read(rows []float32) error
+	spread(drows, dread []float32)
+	end()
+	// values returns the parameters that train, by the names of their tensors in the folder.
+	values() map[string]snug.View
 }
 
 // Features are what an [Encoder] computed of an image.

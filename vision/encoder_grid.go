@@ -9,8 +9,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/conv"
-	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -32,9 +30,6 @@ type grid struct {
 	// first part. There are places rows in the table.
 	side, places int
 }
-
-// positionsName is the table's.
-const positionsName = "pos_embed.weight"
 
 // unit returns the patches of a square.
 func (g *grid) unit() int { return g.merge * g.merge }
@@ -59,121 +54,84 @@ func (g *grid) rows(l Layout) (int, error) {
 // gridTower computes rows of such images.
 type gridTower struct {
 	*grid
-	model     *layers.Model
-	angles    *layers.Angles
-	positions []float32
-	x, y      []float32 // its input, and rows of a part, for all images of a call
-	running   struct {  // the call
+	model   *layers.Model
+	angles  *layers.Angles
+	outer   string     // what the names of tensors in the folder begin with
+	table   *positions // unless nil, it is added to the rows of the first part
+	x, y    []float32  // its input, and rows of a part, for all images of a call
+	running struct {   // the call
 		placed
 		images []Pixels
 		out    []float32
+		read   []float32 // the gradient of what the projector reads, in its backward pass
 	}
 }
 
 // open reads a tower whose tensors have a prefix, which may follow "model.".
-func (g *grid) open(prefix string, file *amp.Weights, o layers.Options) (imageTower, error) {
+func (g *grid) open(prefix string, file *amp.Weights, o TowerOptions) (imageTower, error) {
 	last, outer := fmt.Sprintf("%sblocks.%d.norm1.weight", prefix, g.blocks-1), ""
 	if !hasTensor(file, last) {
 		if outer = "model."; !hasTensor(file, outer+last) {
 			return nil, fmt.Errorf("the file lacks %s, of the last of %d blocks by depth in %s: %w", last, g.blocks, configName, snug.ErrConfig)
 		}
 	}
-	t := &gridTower{grid: g, angles: layers.NewAngles(g.rope, o.Device)}
+	t := &gridTower{grid: g, angles: layers.NewAngles(g.rope, o.Device), outer: outer}
 	parts, err := g.parts(prefix, t.angles), error(nil)
-	for _, list := range parts {
-		layers.Sequential(list).Params(func(p *layers.Param) bool {
-			err = cmp.Or(err, checkTensor(file, outer+p.Name, p.Shape))
-			return err == nil
-		})
-	}
 	if g.side > 0 {
-		err = cmp.Or(err, checkTensor(file, outer+prefix+positionsName, []int{g.places, g.width}))
+		t.table = newPositions(t, prefix)
 	}
+	list := layers.Sequential(t.join(parts))
+	list.Params(func(p *layers.Param) bool {
+		err = cmp.Or(err, checkTensor(file, outer+p.Name, p.Shape))
+		return err == nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	if t.model, err = layers.NewModel(g.patch, layers.MSE{}, o, freeze(t.join(parts), layers.MSE{}, func(string) bool { return false })...); err != nil {
+	var loss layers.Loss = layers.MSE{}
+	if o.over != nil {
+		loss = o.over
+	}
+	if t.model, err = layers.NewModel(g.patch, loss, o.Options, freeze(list, loss, o.Train)...); err != nil {
 		return nil, err
 	}
-	if err = t.load(file, outer, prefix); err != nil {
+	if err = t.load(file); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
 }
 
+// stack returns the layers of a tower that nobody opened.
+func (g *grid) stack() []layers.Layer {
+	t := &gridTower{grid: g, angles: layers.NewAngles(g.rope, nil)}
+	if g.side > 0 {
+		t.table = newPositions(t, "")
+	}
+	return t.join(g.parts("", t.angles))
+}
+
 // join returns the layers of all parts, with those between them that add positions, and that take rows which the projector reads.
 func (t *gridTower) join(parts [][]layers.Layer) (list []layers.Layer) {
 	for i, part := range parts {
-		if list = append(list, part...); i == 0 && t.side > 0 {
-			list = append(list, between{t.width, t.addPositions})
+		if list = append(list, part...); i == 0 && t.table != nil {
+			list = append(list, t.table)
 		}
 		if i < len(parts)-1 && slices.Contains(t.reads, i) {
-			list = append(list, between{t.width, func(rows snug.View) error {
-				low, _, err := snug.MakeView(snug.CPU(), rows.DType(), rows.Len())
-				if err == nil {
-					err = snug.Copy(low, rows)
-				}
-				if err == nil {
-					err = amp.Cast(t.y, low)
-				}
-				t.collect(i)
-				return err
-			}})
+			list = append(list, tapped{t, i})
 		}
 	}
 	return list
 }
 
-// between is a layer of a frozen tower that calls do with its rows, which are those of the layer before it.
-type between struct {
-	width int
-	do    func(rows snug.View) error
-}
-
-// Width implements [layers.Layer].
-func (b between) Width(in int) (int, error) {
-	if in != b.width {
-		return 0, fmt.Errorf("rows of %d elements, want %d: %w", in, b.width, snug.ErrShape)
-	}
-	return in, nil
-}
-
-// Params implements [layers.Layer].
-func (between) Params(func(*layers.Param) bool) {}
-
-// Forward implements [layers.Layer].
-func (b between) Forward(p *layers.Pass, x *layers.Tensor) *layers.Tensor {
-	y := p.Get(b.width)
-	p.Do(func() error { return snug.Copy(y.View, x.View) })
-	p.Do(func() error { return b.do(y.View) })
-	return y
-}
-
-// ForwardSave implements [layers.Layer]. It keeps the output alone.
-func (b between) ForwardSave(p *layers.Pass, x *layers.Tensor) (*layers.Tensor, layers.Saved) {
-	y := b.Forward(p, x)
-	return y, output{y}
-}
-
-// Backward implements [layers.Layer].
-func (between) Backward(_ *layers.Pass, _ *layers.Tensor, _ layers.Saved, dy *layers.Tensor) *layers.Tensor {
-	return dy
-}
-
-// load reads the parameters, and the table of positions.
-func (t *gridTower) load(file *amp.Weights, outer, prefix string) error {
-	err := file.LoadAll(func(yield func(string, snug.View) bool) {
+// load reads the parameters.
+func (t *gridTower) load(file *amp.Weights) error {
+	return file.LoadAll(func(yield func(string, snug.View) bool) {
 		for _, p := range t.model.Params() {
-			if !yield(outer+p.Name, p.Value) {
+			if !yield(t.outer+p.Name, p.Value) {
 				return
 			}
 		}
 	})
-	if err == nil && t.side > 0 {
-		t.positions = make([]float32, t.places*t.width)
-		err = file.Load(outer+prefix+positionsName, snug.ViewOf(t.positions))
-	}
-	return err
 }
 
 func hasTensor(w *amp.Weights, name string) bool {
@@ -192,6 +150,20 @@ func (t *gridTower) check(x Pixels) error {
 }
 
 func (t *gridTower) encode(ctx context.Context, out []float32, images []Pixels) error {
+	in, err := t.begin(out, images)
+	if err != nil {
+		return err
+	}
+	defer t.end()
+	t.y = grown(t.y, len(t.running.order)*t.unit()*t.width)
+	if err := t.model.Predict(ctx, t.y, in); err != nil {
+		return err
+	}
+	return t.read(t.y)
+}
+
+// begin implements imageTower.
+func (t *gridTower) begin(out []float32, images []Pixels) (layers.Sample, error) {
 	p := placed{grid: t.grid, starts: []int{0}}
 	if t.window > 0 {
 		p.parts = []int{0}
@@ -199,26 +171,35 @@ func (t *gridTower) encode(ctx context.Context, out []float32, images []Pixels) 
 	for _, x := range images {
 		p.add(x.Grid)
 	}
-	in, each := t.unit()*t.patch, t.unit()*t.width
+	in := t.unit() * t.patch
 	t.x = grown(t.x, len(p.order)*in)
 	p.eachImage(images, func(x Pixels, at, n int) {
 		for i, from := range p.order[at:][:n] {
 			copy(t.x[(at+i)*in:][:in], x.Values[(from-at)*in:])
 		}
 	})
-	t.y = grown(t.y, len(p.order)*each)
 	t.running.placed, t.running.images, t.running.out = p, images, out
-	defer func() { t.running.images, t.running.out = nil, nil }()
-	if err := t.model.Predict(ctx, t.y, layers.Sample{X: t.x, Starts: p.starts, Parts: p.parts, Positions: p.positions[:]}); err != nil {
-		return err
-	}
-	t.collect(slices.Max(t.reads))
+	return layers.Sample{X: t.x, Starts: p.starts, Parts: p.parts, Positions: p.positions[:]}, nil
+}
+
+func (t *gridTower) end() { t.running.images, t.running.out, t.running.read = nil, nil, nil }
+
+// read implements imageTower: the rows are those of the last part that the projector reads.
+func (t *gridTower) read(rows []float32) error {
+	t.collect(rows, slices.Max(t.reads))
 	return nil
 }
 
-// collect copies the rows of a part that the projector reads, whose groups lie one behind the other in an image.
-func (t *gridTower) collect(part int) {
-	call, each := &t.running, t.unit()*t.width
+// spread implements imageTower. Layers in between add the gradients of other parts.
+func (t *gridTower) spread(rows, read []float32) {
+	t.running.read = read
+	t.uncollect(rows, slices.Max(t.reads))
+}
+
+// eachRead calls do for each square of a part that the projector reads, with its place in the rows of the part, and among what the projector
+// reads, where groups lie one behind the other in an image.
+func (t *gridTower) eachRead(part int, do func(row, read int)) {
+	call := &t.running
 	for group, from := range t.reads {
 		if from != part {
 			continue
@@ -226,42 +207,45 @@ func (t *gridTower) collect(part int) {
 		call.eachImage(call.images, func(_ Pixels, at, n int) {
 			first := at*len(t.reads) + group*n
 			for i, to := range call.order[at:][:n] {
-				copy(call.out[(first+to-at)*each:][:each], t.y[(at+i)*each:])
+				do(at+i, first+to-at)
 			}
 		})
 	}
 }
 
-// addPositions adds the learned positions to rows.
-func (t *gridTower) addPositions(rows snug.View) (err error) {
-	call := &t.running
-	call.eachImage(call.images, func(x Pixels, at, n int) {
-		high, wide := x.Grid[1], x.Grid[2]
-		s := conv.ResizeShape{Batch: 1, Channels: t.width, Dims: 2, Size: [3]int{t.side, t.side}, Out: [3]int{high, wide}, Interpolation: conv.Linear, AlignCorners: true, Layout: conv.ChannelsLast}
-		table := make([]float32, high*wide*t.width)
-		err = cmp.Or(err, conv.Resize(table, t.positions[:t.side*t.side*t.width], s, make([]float32, s.WorkspaceLen())))
-		for i := at * t.unit(); i < (at+n)*t.unit(); i++ {
-			copy(t.y[i*t.width:][:t.width], table[(int(call.positions[1][i])*wide+int(call.positions[2][i]))*t.width:])
+// collect copies the rows of a part that the projector reads.
+func (t *gridTower) collect(rows []float32, part int) {
+	each := t.unit() * t.width
+	t.eachRead(part, func(row, read int) { copy(t.running.out[read*each:][:each], rows[row*each:]) })
+}
+
+// uncollect is the transpose of collect.
+func (t *gridTower) uncollect(rows []float32, part int) {
+	each := t.unit() * t.width
+	clear(rows)
+	t.eachRead(part, func(row, read int) { // a part may be read twice
+		for i, v := range t.running.read[read*each:][:each] {
+			rows[row*each+i] += v
 		}
 	})
-	if err != nil {
-		return err
+}
+
+// sizes implements imageTower.
+func (t *gridTower) sizes(l Layout) (frames, patches int, err error) {
+	return l.Grid[0], l.Grid[1] * l.Grid[2], nil
+}
+
+func (t *gridTower) trainer() *layers.Model { return t.model }
+
+// values implements imageTower.
+func (t *gridTower) values() map[string]snug.View {
+	list := map[string]snug.View{}
+	for _, p := range t.model.Params() {
+		if p.Trains {
+			list[t.outer+p.Name] = p.Value
+		}
 	}
-	low, _, err := snug.MakeView(snug.CPU(), rows.DType(), rows.Len())
-	if err == nil {
-		err = amp.Cast(low, t.y)
-	}
-	if err != nil {
-		return err
-	}
-	v, free, err := snug.MakeView(rows.Device(), rows.DType(), rows.Len())
-	if err != nil {
-		return err
-	}
-	if err = snug.Copy(v, low); err == nil {
-		err = fused.Add(rows, rows, v)
-	}
-	return errors.Join(err, free())
+	return list
 }
 
 // placed says where the squares of images are in the rows of a tower.

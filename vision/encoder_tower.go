@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -19,22 +20,24 @@ type selection struct {
 	each  int  // rows of the text for what the tower sees at once: an image, or a tile of it
 	// gather writes what the projector reads of the rows; nil: the rows themselves
 	gather func(dst, rows []float32)
-	// scatter is the transpose of gather, which writes the gradient of all rows; nil: a tower with gather does not train.
+	// scatter is the transpose of gather, which writes the gradient of all rows
 	scatter func(drows, dread []float32)
-	// tiles returns how many an image has, each of the size of the tower's images; nil: one. The error wraps [snug.ErrShape].
-	tiles func(l Layout) (int, error)
+	// count returns how many tiles an image has, each of the size of the tower's images; nil: one. The error wraps [snug.ErrShape].
+	count func(l Layout) (int, error)
 	// pack writes what the projector reads of an image from what it would read of its tiles, one after the other, and returns how many
 	// elements that are; nil: what it reads of the tiles.
-	pack  func(dst, tiles []float32, l Layout) int
-	reads int // elements that the projector reads for a tile
+	pack func(dst, tiles []float32, l Layout) int
+	// unpack is the transpose of pack: it writes the gradients of the tiles, and returns how many elements it read.
+	unpack func(dtiles, src []float32, l Layout) int
+	reads  int // elements that the projector reads for a tile
 }
 
 // of returns the tiles of an image.
 func (s *selection) of(l Layout) (int, error) {
-	if s.tiles == nil {
+	if s.count == nil {
 		return 1, nil
 	}
-	return s.tiles(l)
+	return s.count(l)
 }
 
 // readTower reads vision_config, whose model_type may be missing, or does not count where only says so, into c. The tower has all rows until
@@ -71,6 +74,15 @@ func (c *connection) readTower(text []byte, standard string, only bool) (*select
 		n, err := s.of(l)
 		return n * s.each, err
 	}
+	c.patches = func(rows int64) int64 {
+		each := int64(max(1, s.each))
+		return saturate.Mul(rows/each+min(1, rows%each), int64(c.tower.Rows()))
+	}
+	c.stack = func() ([]layers.Layer, int) {
+		f, _ := byType(c.tower.Family)
+		list, _ := (&Tower{config: c.tower, family: f}).stages(TowerOptions{}, f.prefix, s.norms)
+		return list, c.tower.Channels * c.tower.Patch * c.tower.Patch
+	}
 	c.open = func(w *modelFamily, file *amp.Weights, o TowerOptions) (imageTower, error) {
 		s.reads = s.each * c.reads
 		return openSquares(w, c.tower, *s, file, o)
@@ -84,7 +96,10 @@ type squares struct {
 	selection
 	names *origin   // which has the names of its tensors in the folder
 	rows  []float32 // of the tower, for all tiles of a call
-	read  []float32 // what the projector would read of the tiles of an image
+	tiles []float32 // what the projector would read of the tiles of an image
+	// of a call
+	images []Pixels
+	out    []float32
 }
 
 func openSquares(w *modelFamily, c TowerConfig, s selection, file *amp.Weights, o TowerOptions) (imageTower, error) {
@@ -143,14 +158,13 @@ func (t *squares) encode(ctx context.Context, out []float32, images []Pixels) er
 	if err := t.Features(ctx, t.rows, in); err != nil {
 		return err
 	}
-	return t.collect(out, images)
+	return t.collect(out, t.rows, images)
 }
 
 // collect writes what the projector reads of the rows of images.
-func (t *squares) collect(out []float32, images []Pixels) error {
+func (t *squares) collect(out, rows []float32, images []Pixels) error {
 	c := &t.config
 	each := c.Rows() * c.Width
-	rows := t.rows
 	for _, x := range images {
 		n, err := t.of(x.Layout)
 		if err != nil {
@@ -158,8 +172,8 @@ func (t *squares) collect(out []float32, images []Pixels) error {
 		}
 		dst := out
 		if t.pack != nil {
-			t.read = grown(t.read, n*t.reads)
-			dst = t.read
+			t.tiles = grown(t.tiles, n*t.reads)
+			dst = t.tiles
 		}
 		for i := range n {
 			tile := dst[i*t.reads:][:t.reads]
@@ -172,9 +186,62 @@ func (t *squares) collect(out []float32, images []Pixels) error {
 		}
 		used := n * t.reads
 		if t.pack != nil {
-			used = t.pack(out, t.read, x.Layout)
+			used = t.pack(out, t.tiles, x.Layout)
 		}
 		out = out[used:]
 	}
 	return nil
+}
+
+// sizes implements imageTower.
+func (t *squares) sizes(l Layout) (tiles, patches int, err error) {
+	tiles, err = t.of(l)
+	return tiles, t.config.Rows(), err
+}
+
+func (t *squares) trainer() *layers.Model { return t.Model }
+
+func (t *squares) begin(out []float32, images []Pixels) (layers.Sample, error) {
+	t.out, t.images = out, images
+	return t.sampleOf(images)
+}
+
+func (t *squares) end() { t.out, t.images = nil, nil }
+
+func (t *squares) read(rows []float32) error { return t.collect(t.out, rows, t.images) }
+
+// spread implements imageTower: it is the transpose of collect.
+func (t *squares) spread(rows, read []float32) {
+	c := &t.config
+	clear(rows)
+	each := c.Rows() * c.Width
+	for _, x := range t.images {
+		n, _ := t.of(x.Layout) // which collect has checked
+		tiles, used := read, n*t.reads
+		if t.unpack != nil {
+			t.tiles = grown(t.tiles, n*t.reads)
+			clear(t.tiles)
+			tiles, used = t.tiles, t.unpack(t.tiles, read, x.Layout)
+		}
+		for i := range n {
+			if tile := tiles[i*t.reads:][:t.reads]; t.scatter == nil {
+				copy(rows[t.from*c.Width:each], tile)
+			} else {
+				t.scatter(rows[t.from*c.Width:each], tile)
+			}
+			rows = rows[each:]
+		}
+		read = read[used:]
+	}
+}
+
+// values implements imageTower.
+func (t *squares) values() map[string]snug.View {
+	list := map[string]snug.View{}
+	for _, p := range t.Model.Params() {
+		if p.Trains {
+			list[t.names.slot(t.Tower, p).tensor] = p.Value
+		}
+	}
+	return list
 }

@@ -3,6 +3,7 @@ package vision
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,22 +50,13 @@ func frames(path string, n int, o DecodeOptions) ([]*Image, error) {
 	if !info.IsDir() {
 		return inFile(path, n, o)
 	}
-	entries, err := os.ReadDir(path)
+	names, err := imagesIn(path)
 	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, e := range entries {
-		if name := e.Name(); extensions[strings.ToLower(filepath.Ext(name))] && !strings.HasPrefix(name, ".") {
-			names = append(names, name)
-		}
-	}
-	if len(names) == 0 {
-		return nil, fmt.Errorf("%s: no images in the folder, want files with one of the endings png, jpg, jpeg, webp, gif, bmp, tif, tiff: %w", path, snug.ErrConfig)
-	}
 	var out []*Image
 	for _, i := range spread(len(names), n) {
-		f, err := inFile(filepath.Join(path, names[i]), 1, o)
+		f, err := inFile(names[i], 1, o)
 		if err != nil {
 			return nil, err
 		}
@@ -73,22 +65,31 @@ func frames(path string, n int, o DecodeOptions) ([]*Image, error) {
 	return out, nil
 }
 
+// imagesIn returns the paths of the images in a folder, in the order of bytes.
+func imagesIn(path string) (names []string, err error) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if name := e.Name(); extensions[strings.ToLower(filepath.Ext(name))] && !strings.HasPrefix(name, ".") {
+			names = append(names, filepath.Join(path, name))
+		}
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("%s: no images in the folder, want files with one of the endings png, jpg, jpeg, webp, gif, bmp, tif, tiff: %w", path, snug.ErrConfig)
+	}
+	return names, nil
+}
+
 // inFile returns the chosen frames of a file: of an animated GIF, or one image.
 func inFile(path string, n int, o DecodeOptions) (out []*Image, err error) {
-	f, size, err := files.Open(path)
+	file, err := fileOf(path, o)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if size > int64(o.Bytes) {
-		return nil, fmt.Errorf("%s has %d bytes, want at most %d: %w", path, size, o.Bytes, snug.ErrNoMemory)
-	}
-	file, err := contents(f, o.Bytes)
-	if err != nil {
-		return nil, err
-	}
-	if n > 1 && gifFormat.is(file) {
-		out, err = gifFrames(file, func(total int) []int { return spread(total, n) }, o)
+	if a := animationOf(file); n > 1 && a != nil {
+		out, err = a.frames(file, func(total int) []int { return spread(total, n) }, o)
 	} else {
 		var m *Image
 		m, err = decodeFile(file, o)
@@ -98,6 +99,86 @@ func inFile(path string, n int, o DecodeOptions) (out []*Image, err error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return out, nil
+}
+
+// fileOf reads a file within the limits of complete options.
+func fileOf(path string, o DecodeOptions) (file []byte, err error) {
+	f, size, err := files.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if size > int64(o.Bytes) {
+		return nil, fmt.Errorf("%s has %d bytes, want at most %d: %w", path, size, o.Bytes, snug.ErrNoMemory)
+	}
+	return contents(f, o.Bytes)
+}
+
+// movie is what an animated file holds, whose frames are drawn one after the other.
+type movie interface {
+	count() int
+	seconds() float64
+	pictures(o DecodeOptions) iter.Seq2[*picture, error]
+}
+
+// animationFormat is a file format with frames.
+type animationFormat struct {
+	name string
+	is   func(file []byte) bool
+	scan func(file []byte) (movie, error)
+}
+
+// animationFormats are asked in turn.
+var animationFormats = []*animationFormat{&gifAnimation}
+
+// animationOf returns the format of an animated file, nil for others.
+func animationOf(file []byte) *animationFormat {
+	for _, a := range animationFormats {
+		if a.is(file) {
+			return a
+		}
+	}
+	return nil
+}
+
+// frames returns chosen frames of a file.
+func (a *animationFormat) frames(file []byte, choose func(total int) []int, o DecodeOptions) (out []*Image, err error) {
+	m, err := a.scan(file)
+	if err != nil {
+		return nil, damaged(a.name, err)
+	}
+	for f, err := range a.draw(m, choose(m.count()), o) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, f)
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("%s: no frame, want at least one: %w", a.name, snug.ErrCorrupt)
+	}
+	return out, nil
+}
+
+// draw yields chosen frames, whose numbers do not fall.
+func (a *animationFormat) draw(m movie, chosen []int, o DecodeOptions) iter.Seq2[*Image, error] {
+	return func(yield func(*Image, error) bool) {
+		n := 0
+		for p, err := range m.pictures(o) {
+			if len(chosen) == 0 {
+				return
+			}
+			if err != nil {
+				yield(nil, damaged(a.name, err))
+				return
+			}
+			for ; len(chosen) > 0 && chosen[0] == n; chosen = chosen[1:] {
+				if !yield(p.rgb(o), nil) {
+					return
+				}
+			}
+			n++
+		}
+	}
 }
 
 // spread returns at most n indices of total frames, evenly chosen.

@@ -30,6 +30,7 @@ type gifFrame struct {
 	at           image.Rectangle
 	transparent  int // an index, -1 for none
 	disposal     int
+	delay        int // until the next frame, in hundredths of a second
 	interlaced   bool
 	palette      []byte // 3 bytes a colour, of the frame or of the file; nil for gray levels
 	compressed   []byte // the size of codes and the blocks after it
@@ -83,7 +84,7 @@ func scanGIF(file []byte, all bool) (*animation, error) {
 		a.background = background
 		a.palette = b.take(3 << (flags&7 + 1))
 	}
-	transparent, disposal := -1, 0
+	transparent, disposal, delay := -1, 0, 0
 	for !b.over {
 		if len(b.rest) == 0 {
 			break
@@ -92,6 +93,7 @@ func scanGIF(file []byte, all bool) (*animation, error) {
 		case '!':
 			label := b.take(1)[0]
 			if block := b.blocks(); label == 0xf9 && len(block) >= 4 {
+				delay = int(block[1]) | int(block[2])<<8
 				if block[0]&1 != 0 {
 					transparent = int(block[3])
 				}
@@ -101,7 +103,7 @@ func scanGIF(file []byte, all bool) (*animation, error) {
 			}
 		case ',':
 			x, y, w, h := b.number(), b.number(), b.number(), b.number()
-			f := gifFrame{at: image.Rect(x, y, x+w, y+h), transparent: transparent, disposal: disposal, palette: a.palette}
+			f := gifFrame{at: image.Rect(x, y, x+w, y+h), transparent: transparent, disposal: disposal, delay: delay, palette: a.palette}
 			flags := b.take(1)[0]
 			f.interlaced = flags&0x40 != 0
 			if flags&0x80 != 0 {
@@ -115,7 +117,7 @@ func scanGIF(file []byte, all bool) (*animation, error) {
 			if len(a.frames) > maxFrames {
 				return a, fmt.Errorf("more than %d frames: %w", maxFrames, snug.ErrNoMemory)
 			}
-			transparent = -1
+			transparent, delay = -1, 0
 			if !all {
 				return a, nil
 			}
@@ -297,28 +299,18 @@ func (f *gifFrame) disposer(p *picture, palette [256][4]byte, background int, fi
 	return func() { p.fill(f.at, func(i int) ([4]byte, bool) { return before[i], true }) }
 }
 
-// gifFrames returns pictures of an animation, evenly chosen, and how many there are.
-func gifFrames(file []byte, choose func(total int) []int, o DecodeOptions) ([]*Image, error) {
-	a, err := scanGIF(file, true)
-	if err != nil {
-		return nil, damaged("GIF", err)
-	}
-	chosen := choose(len(a.frames))
-	var out []*Image
-	n := 0
-	for p, err := range a.pictures(o) {
-		if err != nil {
-			return nil, damaged("GIF", err)
+// gifAnimation reads all frames of a file.
+var gifAnimation = animationFormat{"GIF", gifFormat.is, func(file []byte) (movie, error) { return scanGIF(file, true) }}
+
+func (a *animation) count() int { return len(a.frames) }
+
+// seconds implements movie. As in ffmpeg, a frame with no delay, or 0.01 s, takes 0.1 s.
+func (a *animation) seconds() (s float64) {
+	for _, f := range a.frames {
+		if f.delay < 2 {
+			f.delay = 10
 		}
-		for len(out) < len(chosen) && chosen[len(out)] == n {
-			out = append(out, p.rgb(o))
-		}
-		if n++; len(out) == len(chosen) {
-			break
-		}
+		s += float64(f.delay) / 100
 	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("GIF: no frame, want at least one: %w", snug.ErrCorrupt)
-	}
-	return out, nil
+	return s
 }

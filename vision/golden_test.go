@@ -198,7 +198,7 @@ func TestPositions(t *testing.T) {
 			for _, g := range c.Grids {
 				images = append(images, vision.Layout{Grid: g, Merge: 2})
 			}
-			p, next, err := vision.Positions(c.IDs, 9, images)
+			p, next, err := vision.Positions(c.IDs, vision.Axes{Image: 9, Video: 10}, images)
 			require.NoError(t, err)
 			require.Equal(t, c.Positions, p)
 			require.Equal(t, c.Next, next)

@@ -65,7 +65,23 @@ func (in *Input) Token() int32 {
 	if in == nil {
 		return 0
 	}
-	return in.token
+	return in.axes.Image
+}
+
+// VideoToken is [Model.VideoToken].
+func (in *Input) VideoToken() int32 {
+	if in == nil || in.connection.rows == nil {
+		return noToken
+	}
+	return in.axes.Video
+}
+
+// Axes returns how the model places images and videos, for [Positions]. It is of use for models that have positions in three axes, Qwen's.
+func (in *Input) Axes() Axes {
+	if in == nil {
+		return Axes{}
+	}
+	return in.axes
 }
 
 // Rows returns the rows of the text for an image of a layout. The error wraps [snug.ErrShape] if the model does not take such images, and
@@ -109,22 +125,41 @@ func (in *Input) ProjectorBytes(rows int, dt snug.DType) int64 {
 	return saturate.Mul(int64(rows), each)
 }
 
-// EncoderTraining returns a function that says about how much memory an encoder that trains takes for a number of images in a pass, with
-// ModelOptions.TrainEncoder: weights in a type, and for each a gradient, a master weight and the two averages of AdamW in float32; and the
-// activations of all blocks. It reads the headers of the folder's weights. Errors are those of [amp.OpenWeights].
-func (in *Input) EncoderTraining(dir string, dt snug.DType) (func(images int) int64, error) {
-	if in == nil || in.connection.rows == nil {
-		return nil, fmt.Errorf("vision: EncoderTraining: %w", errNoInput)
+// Encoder yields the names and the shapes of the encoder's parameters, which train with ModelOptions.TrainEncoder. Names begin behind what all of
+// them have in the folder.
+func (in *Input) Encoder() iter.Seq2[string, []int] {
+	return func(yield func(string, []int) bool) {
+		if in == nil || in.stack == nil {
+			return
+		}
+		list, _ := in.stack()
+		layers.Sequential(list).Params(func(p *layers.Param) bool { return yield(p.Name, p.Shape) })
 	}
-	n, err := in.towerElements(dir)
+}
+
+// EncoderTraining returns about how much memory an encoder that trains takes in a pass of a type for images that have a number of rows in all,
+// beside its parameters: the images, what its layers keep for the backward pass and hold in it, and its rows in float32.
+func (in *Input) EncoderTraining(rows int, dt snug.DType) (bytes int64) {
+	if in == nil || in.stack == nil || rows <= 0 {
+		return 0
+	}
+	pass, err := layers.NewPass(layers.Options{DType: dt})
 	if err != nil {
-		return nil, fmt.Errorf("vision: EncoderTraining: %w", err)
+		return 0
 	}
-	c, size := in.tower, int64(dt.Size())
-	row := int64(8*c.Width+4*c.Channels*c.Patch*c.Patch) + size*int64(c.Layers)*int64(8*c.Width+2*c.Hidden)
-	return func(images int) int64 {
-		return saturate.Add(n*(size+16), saturate.Mul(saturate.Mul(int64(max(0, images)), int64(c.Rows())), row))
-	}, nil
+	const sample = 1 << 10 // rows whose bytes those of a row follow from
+	list, width := in.stack()
+	size, most := int64(dt.Size()), int64(0)
+	bytes = sample * int64(width) * (2*4 + size) // the images, and their patches in float32 and in the type
+	for _, l := range list {
+		c := pass.Cost(l, width, layers.Batch{Rows: sample, Sequences: 1, Longest: sample})
+		bytes, most = bytes+c.Saved, max(most, c.ForwardExtra, c.BackwardExtra)
+		if width, err = l.Width(width); err != nil {
+			return 0
+		}
+	}
+	bytes += most + sample*int64(width)*(2*4+2*size) // the rows in float32, twice, and their gradient
+	return saturate.Mul(in.patches(int64(rows)), (bytes+sample-1)/sample)
 }
 
 // towerElements returns how many elements the tower's tensors have in a folder.

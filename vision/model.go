@@ -22,8 +22,8 @@ type ModelOptions struct {
 	Text transformer.Options
 	// Train says of a parameter of the projector by its published name whether it trains; nil: all do but image_newline of LLaVA-NeXT.
 	Train func(name string) bool
-	// TrainEncoder says of a parameter of the encoder's tower by its name, as Trainable yields it, whether it trains; nil: none does. It is for
-	// LLaVA, Gemma 3 and PaliGemma, whose batches have Images then; [Model.Save] writes what has trained, and SaveAdapter is an error.
+	// TrainEncoder says of a parameter of the encoder's tower by its name, as Trainable yields it, whether it trains; nil: none does. Batches
+	// have Images then; [Model.Save] writes what has trained, and SaveAdapter is an error.
 	TrainEncoder func(name string) bool
 	// NoEncoder leaves the tower out: images come as Features alone.
 	NoEncoder bool
@@ -31,11 +31,11 @@ type ModelOptions struct {
 
 // Batch is a micro-batch of a [Model].
 type Batch struct {
-	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image. The Model sets Embeddings and Added, for
+	// Text has the tokens of sequences with [Model.Rows] placeholders, [Model.Token], for each image, and [Model.VideoToken] for each video. The Model sets Embeddings and Added, for
 	// Gemma 3 Spans, and for Qwen's models the Positions of a batch with images: leave them empty. For PaliGemma Spans are the prefixes, images and
 	// question, each from the first token of its sequence on; nil: all tokens before the first that is learned by the Labels, or all.
 	Text transformer.Batch
-	// Images are those of the placeholders in their order, as a processor gives them.
+	// Images are the images and videos of the placeholders in their order, as a processor gives them.
 	Images []Pixels
 	// Features are what the [Encoder] computed of the images before, in place of Images.
 	Features []Features
@@ -104,8 +104,8 @@ func OpenModel(dir string, o ModelOptions) (m *Model, err error) {
 		}
 	}
 	if o.TrainEncoder != nil {
-		if err = m.trainEncoder(); err != nil {
-			return m, err
+		for range m.Encoder.images.trainer().Trainable() {
+			m.through.tower = m.Encoder.images // unless none trains
 		}
 	}
 	if err = m.openProjector(file, w, options, o.Train); err != nil {
@@ -170,7 +170,15 @@ func (m *Model) Token() int32 {
 	if m == nil {
 		return 0
 	}
-	return m.token
+	return m.axes.Image
+}
+
+// VideoToken returns the placeholder of a row of a video, and -1 for a model without videos.
+func (m *Model) VideoToken() int32 {
+	if m == nil || m.rows == nil {
+		return noToken
+	}
+	return m.axes.Video
 }
 
 // Rows returns the rows of an image of a layout in a text. The error wraps [snug.ErrShape] for one that the model does not take.

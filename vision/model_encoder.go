@@ -13,21 +13,20 @@ import (
 
 // through is the loss of a tower that trains in a Model: that of the projector, which reads the tower's rows, and of the text.
 type through struct {
-	m      *Model
-	tower  *squares
-	tap    *tap
-	images []Pixels
-	rows   []int // of each image in the text
-	ctx    context.Context
-	draw   uint64
+	m     *Model
+	tower imageTower // unless nil, it trains
+	tap   *tap
+	host  []float32 // rows of the tower
+	rows  []int     // of each image in the text
+	ctx   context.Context
+	draw  uint64
 }
 
 // sample returns what the projector reads of the tower's rows, in the model's memory.
 func (l *through) sample(y snug.View) (s layers.Sample, err error) {
-	l.tower.rows = grown(l.tower.rows, y.Len())
-	l.m.x = grown(l.m.x, len(l.m.join.rows)*l.m.per*l.m.reads)
-	if err = toHost(l.tower.rows, y); err == nil {
-		err = l.tower.collect(l.m.x, l.images)
+	l.host = grown(l.host, y.Len())
+	if err = toHost(l.host, y); err == nil {
+		err = l.tower.read(l.host)
 	}
 	return layers.Sample{X: l.m.grouped(l.rows), Draw: l.draw}, err
 }
@@ -55,7 +54,7 @@ func (l *through) Evaluate(p *layers.Pass, y *layers.Tensor, _ layers.Sample) (l
 
 // Backward implements [layers.Loss].
 func (l *through) Backward(p *layers.Pass, y *layers.Tensor, _ layers.Sample, scale float32) (dy *layers.Tensor, loss fused.Loss) {
-	dy = p.Get(l.tower.config.Width)
+	dy = p.Get(l.m.tower.Width)
 	p.Do(func() error {
 		s, err := l.sample(y.View)
 		if err != nil {
@@ -64,8 +63,8 @@ func (l *through) Backward(p *layers.Pass, y *layers.Tensor, _ layers.Sample, sc
 		if loss, err = l.m.projector.Backprop(l.ctx, s, scale, p.Window); err != nil {
 			return err
 		}
-		l.tower.spread(l.tower.rows, l.tap.dx)
-		return fromHost(dy.View, l.tower.rows)
+		l.tower.spread(l.host, l.m.ungrouped(l.tap.dx, l.rows))
+		return fromHost(dy.View, l.host)
 	})
 	return dy, loss
 }
@@ -134,50 +133,28 @@ func fromHost(v snug.View, src []float32) error {
 	return err
 }
 
-// spread writes the gradient of the tower's rows from that of what the projector reads of them: the transpose of collect, for towers that train.
-func (t *squares) spread(rows, read []float32) {
-	c := &t.config
-	clear(rows)
-	for each := c.Rows() * c.Width; len(rows) > 0; rows = rows[each:] {
-		tile := read[:t.reads]
-		if read = read[t.reads:]; t.scatter == nil {
-			copy(rows[t.from*c.Width:each], tile)
-		} else {
-			t.scatter(rows[t.from*c.Width:each], tile)
-		}
-	}
-}
-
-// trainEncoder makes the tower train beside the projector.
-func (m *Model) trainEncoder() error {
-	tower, is := m.Encoder.images.(*squares)
-	if !is || tower.pack != nil || tower.gather != nil && tower.scatter == nil {
-		return fmt.Errorf("the encoder of a %s does not train here, want TrainEncoder nil: %w", m.family.modelType, snug.ErrConfig)
-	}
-	for range tower.Model.Trainable() {
-		m.through.tower = tower // unless none trains
-	}
-	return nil
-}
-
 // trains returns the tower's model if it trains, else nil.
 func (m *Model) trains() *layers.Model {
 	if m == nil || m.through == nil || m.through.tower == nil {
 		return nil
 	}
-	return m.through.tower.Model
+	return m.through.tower.trainer()
 }
 
 // seen calls do with the patches of a batch's images, for a tower that trains.
 func (m *Model) seen(ctx context.Context, b Batch, images []int, do func(s layers.Sample) (fused.Loss, error)) (fused.Loss, error) {
 	l := m.through
-	in, err := l.tower.sampleOf(b.Images)
+	m.x = grown(m.x, len(m.join.rows)*m.per*m.reads)
+	in, err := l.tower.begin(m.x, b.Images)
 	if err != nil {
 		return fused.Loss{}, err
 	}
 	in.Draw = b.Text.Draw
-	l.images, l.rows, l.ctx, l.draw = b.Images, images, ctx, b.Text.Draw
-	defer func() { l.images, l.ctx = nil, nil }()
+	l.rows, l.ctx, l.draw = images, ctx, b.Text.Draw
+	defer func() {
+		l.ctx = nil
+		l.tower.end()
+	}()
 	return do(in)
 }
 
@@ -191,11 +168,23 @@ func (m *Model) SetEncoderPlan(plan remat.Plan) error {
 	return tower.SetPlan(plan)
 }
 
-// EncoderCosts returns what a tower that trains takes for a number of images, for SetEncoderPlan: see [layers.Model.Costs].
-func (m *Model) EncoderCosts(images int) (remat.Costs, error) {
+// EncoderCosts returns what a tower that trains takes for images of these layouts, for SetEncoderPlan: see [layers.Model.Costs]. Where images have
+// different sizes it is for as many frames of their mean size.
+func (m *Model) EncoderCosts(images []Layout) (remat.Costs, error) {
 	tower := m.trains()
-	if tower == nil || images < 1 {
-		return remat.Costs{}, fmt.Errorf("vision: EncoderCosts of %d images, of a Model whose encoder trains: %w", images, snug.ErrConfig)
+	if tower == nil || len(images) == 0 {
+		return remat.Costs{}, fmt.Errorf("vision: EncoderCosts of %d images, of a Model whose encoder trains: %w", len(images), snug.ErrConfig)
 	}
-	return tower.Costs(images, images*m.through.tower.config.Rows())
+	sequences, patches := 0, 0
+	for i, l := range images {
+		n, of, err := 0, 0, error(nil)
+		if _, err = m.rows(l); err == nil {
+			n, of, err = m.through.tower.sizes(l)
+		}
+		if err != nil {
+			return remat.Costs{}, fmt.Errorf("vision: EncoderCosts: image %d: %w", i, err)
+		}
+		sequences, patches = sequences+n, patches+n*of
+	}
+	return tower.Costs(sequences, (patches-1)/sequences+1)
 }

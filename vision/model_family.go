@@ -30,15 +30,25 @@ type connection struct {
 	spans bool // the rows of an image see each other in both directions
 	// prefixes says that a text begins with a prefix that has its images, and whose rows see each other in both directions
 	prefixes bool
-	axes     bool  // positions are in three axes, see [Positions]
-	width    int   // of the text
-	token    int32 // the placeholder of a row of an image
+	placed   bool // positions are in three axes
+	axes     Axes // the placeholders of rows of images and of videos, and their places
+	width    int  // of the text
 	// rows returns the rows of an image in the text. The error wraps [snug.ErrShape].
 	rows     func(l Layout) (int, error)
-	per      int // rows that the projector reads for one of them: groups behind each other, of which all but the first are added to layers of the text
-	reads    int // elements of such a row
+	stack    func() (list []layers.Layer, width int) // the layers of the tower, all of which train, and the elements of a row that they read
+	patches  func(rows int64) int64                  // how many rows the tower has for images that have so many in the text, about
+	per      int                                     // rows that the projector reads for one of them: groups behind each other, of which all but the first are added to layers of the text
+	reads    int                                     // elements of such a row
 	layers   func(prefix string) []layers.Layer
 	announce func(images []Layout) // unless nil, it is told the images of a batch before the projector runs
+}
+
+// noToken is the placeholder of videos in a text that has none.
+const noToken = -1
+
+// isPlaceholder reports whether a token stands for a row of an image or a video.
+func (c *connection) isPlaceholder(token int32) bool {
+	return token == c.axes.Image || token == c.axes.Video && token != noToken
 }
 
 // placeholder has the fields of config.json for the placeholder of a row of an image. As in transformers, the first goes before the other.
@@ -67,7 +77,7 @@ func connect(text []byte, width int) (w *modelFamily, c connection, err error) {
 	if w == nil {
 		return nil, c, fmt.Errorf("model_type is %.40q, want one of %q: %w", top.ModelType, known, snug.ErrConfig)
 	}
-	c.width, c.per = width, 1
+	c.width, c.per, c.axes.Video = width, 1, noToken
 	err = w.read(&c, text)
 	return w, c, err
 }
@@ -84,10 +94,13 @@ func readConnection(dir string) (w *modelFamily, c connection, text *transformer
 	if w, c, err = connect(data, text.Dim); err != nil {
 		return nil, c, text, fmt.Errorf("%s: %w", configName, err)
 	}
-	if c.token < 0 || int(c.token) >= text.Vocab {
-		return nil, c, text, fmt.Errorf("%s: the token of images is %d, want one of the %d of the text: %w", configName, c.token, text.Vocab, snug.ErrConfig)
+	if c.axes.Image < 0 || int(c.axes.Image) >= text.Vocab {
+		return nil, c, text, fmt.Errorf("%s: the token of images is %d, want one of the %d of the text: %w", configName, c.axes.Image, text.Vocab, snug.ErrConfig)
 	}
-	if c.axes && text.Rope.Sections == [3]int{} {
+	if int(c.axes.Video) >= text.Vocab || c.axes.Video == c.axes.Image {
+		c.axes.Video = noToken // a text without videos
+	}
+	if c.placed && text.Rope.Sections == [3]int{} {
 		return nil, c, text, fmt.Errorf("%s: the rope of the text has no mrope_section: %w", configName, snug.ErrConfig)
 	}
 	if c.per-1 > text.Layers {

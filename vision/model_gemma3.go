@@ -26,7 +26,7 @@ var gemma3Model = &modelFamily{
 		if family, _ := byType(c.tower.Family); family.class {
 			return fmt.Errorf("vision_config: model_type is of a tower with a class token, want %s: %w", siglipTower.tower, snug.ErrConfig)
 		}
-		c.token = f.or(262144)
+		c.axes.Image = f.or(262144)
 		side, to := c.tower.Image/c.tower.Patch, 1
 		for to < side && to*to < f.Each {
 			to++

@@ -34,10 +34,11 @@ func shuffleModel(modelType string, tower *towerFamily, token int32) *modelFamil
 			if f.Scale < 1 || side%f.Scale != 0 {
 				return fmt.Errorf("scale_factor is %d for %d by %d patches, want squares of them: %w", f.Scale, side, side, snug.ErrConfig)
 			}
-			c.token, c.reads = f.or(token), f.Scale*f.Scale*c.tower.Width
+			c.axes.Image, c.reads = f.or(token), f.Scale*f.Scale*c.tower.Width
 			s.each = (side / f.Scale) * (side / f.Scale)
-			s.tiles = func(l Layout) (int, error) { return c.tilesOf(l.Shape) }
+			s.count = func(l Layout) (int, error) { return c.tilesOf(l.Shape) }
 			s.gather = func(dst, rows []float32) { shuffle(dst, rows, side, f.Scale, c.tower.Width) }
+			s.scatter = func(drows, dread []float32) { unshuffle(drows, dread, side, f.Scale, c.tower.Width) }
 			c.layers = func(prefix string) []layers.Layer {
 				return []layers.Layer{layers.NewLinear(prefix+"modality_projection.proj", c.reads, c.width, false)}
 			}
@@ -61,6 +62,17 @@ func shuffle(dst, patches []float32, side, scale, width int) {
 		for x := 0; x < side; x += scale {
 			for row := range scale {
 				dst = dst[copy(dst, patches[((y+row)*side+x)*width:][:scale*width]):]
+			}
+		}
+	}
+}
+
+// unshuffle is the inverse of shuffle.
+func unshuffle(patches, src []float32, side, scale, width int) {
+	for y := 0; y < side; y += scale {
+		for x := 0; x < side; x += scale {
+			for row := range scale {
+				src = src[copy(patches[((y+row)*side+x)*width:][:scale*width], src):]
 			}
 		}
 	}

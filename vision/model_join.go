@@ -27,27 +27,44 @@ func (m *Model) grouped(images []int) []float32 {
 	return m.groups
 }
 
-// place returns the positions in three axes of a batch, of whose sequences each begins at 0.
-func (m *Model) place(b Batch) ([][]int32, error) {
+// ungrouped is the inverse of grouped, in its memory, which nothing reads any more.
+func (m *Model) ungrouped(x []float32, images []int) []float32 {
+	if m.per == 1 || len(images) == 1 {
+		return x
+	}
+	to, before, total := m.groups, 0, len(m.join.rows)
+	for _, n := range images {
+		for group := range m.per {
+			to = to[copy(to, x[(group*total+before)*m.reads:][:n*m.reads]):]
+		}
+		before += n
+	}
+	return m.groups
+}
+
+// place returns the positions in three axes of a batch, of whose sequences each begins at 0. begin has counted the placeholders.
+func (m *Model) place(b Batch, rows []int) ([][]int32, error) {
 	images := layoutsOf(b)
 	tokens, all := b.Text.Tokens, make([][]int32, 3)
 	for lo := 0; lo < len(tokens); {
-		hi, runs := lo, 0 // of placeholders, which are images
-		for hi == lo || hi < len(tokens) && !beginsAt(&b.Text, hi) {
-			if tokens[hi] == m.token && (hi == lo || tokens[hi-1] != m.token) {
-				runs++
+		hi, own := lo, 0 // images and videos of the sequence
+		for left := 0; hi == lo || hi < len(tokens) && !beginsAt(&b.Text, hi); hi++ {
+			if !m.isPlaceholder(tokens[hi]) {
+				continue
 			}
-			hi++
+			if left == 0 {
+				left, own = rows[own], own+1
+			}
+			left--
 		}
-		runs = min(runs, len(images))
-		positions, _, err := Positions(tokens[lo:hi], m.token, images[:runs])
+		positions, _, err := Positions(tokens[lo:hi], m.axes, images[:own])
 		if err != nil {
 			return nil, err
 		}
 		for axis := range all {
 			all[axis] = append(all[axis], positions[axis]...)
 		}
-		lo, images = hi, images[runs:]
+		lo, images, rows = hi, images[own:], rows[own:]
 	}
 	return all, nil
 }

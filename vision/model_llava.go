@@ -55,7 +55,7 @@ func readLlava(c *connection, text []byte) (*selection, error) {
 	if at < 1 || at > c.tower.Layers {
 		return nil, fmt.Errorf("vision_feature_layer is %s of a tower of %d layers: %w", f.Layer, c.tower.Layers, snug.ErrConfig)
 	}
-	c.tower.Layers, s.norms, c.token = at, false, f.or(32000)
+	c.tower.Layers, s.norms, c.axes.Image = at, false, f.or(32000)
 	if towerFamily, _ := byType(c.tower.Family); f.Strategy == "default" {
 		if s.from = 1; !towerFamily.class {
 			return nil, fmt.Errorf("vision_feature_select_strategy is default, which drops the first patch of a tower without a class token: want full: %w", snug.ErrConfig)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -22,7 +23,7 @@ var llavaNextModel = &modelFamily{
 		if s.each != side*side {
 			return fmt.Errorf("vision_feature_select_strategy takes %d rows of a tile of %d by %d patches: %w", s.each, side, side, snug.ErrConfig)
 		}
-		s.tiles = func(l Layout) (int, error) {
+		s.count = func(l Layout) (int, error) {
 			_, err := linesOf(l, side)
 			if err == nil {
 				_, err = c.tilesOf(l.Shape)
@@ -30,12 +31,14 @@ var llavaNextModel = &modelFamily{
 			return l.Rows*l.Columns + 1, err
 		}
 		c.rows = func(l Layout) (int, error) {
-			if _, err := s.tiles(l); err != nil {
+			if _, err := s.count(l); err != nil {
 				return 0, err
 			}
 			return rowsOf(l, side), nil
 		}
+		c.patches = func(rows int64) int64 { return saturate.Mul(2, rows) } // of those that see padding alone there is no row
 		s.pack = func(dst, tiles []float32, l Layout) int { return packLines(dst, tiles, l, side, c.tower.Width) }
+		s.unpack = func(dtiles, src []float32, l Layout) int { return unpackLines(dtiles, src, l, side, c.tower.Width) }
 		end := &lineEnds{vector: &layers.Param{Name: "image_newline", Shape: []int{c.width}}}
 		c.announce = func(images []Layout) { end.rows = lineRows(images, side) }
 		inner := c.layers
@@ -67,20 +70,44 @@ func rowsOf(l Layout, side int) int {
 	return side*side + (n.high-2*n.above)*(n.wide-2*n.left+1)
 }
 
-// packLines writes the patches of the first tile, and the lines of the others, and returns how many elements they have.
-func packLines(dst, tiles []float32, l Layout, side, width int) int {
+// eachPatch calls do for each patch of an image that is a row of the text, of tiles behind each other, and with -1 for the row behind a line.
+func eachPatch(l Layout, side int, do func(patch int)) {
 	n, _ := linesOf(l, side)
-	total := len(dst)
-	dst, tiles = dst[copy(dst, tiles[:side*side*width]):], tiles[side*side*width:]
+	for i := range side * side {
+		do(i)
+	}
 	for y := n.above; y < n.high-n.above; y++ {
 		for x := n.left; x < n.wide-n.left; x++ {
-			at := ((y/side*l.Columns+x/side)*side+y%side)*side + x%side
-			dst = dst[copy(dst, tiles[at*width:][:width]):]
+			do(((y/side*l.Columns+x/side+1)*side+y%side)*side + x%side)
 		}
-		clear(dst[:width])
-		dst = dst[width:]
+		do(-1)
 	}
+}
+
+// packLines writes the patches of the first tile, and the lines of the others, and returns how many elements they have.
+func packLines(dst, tiles []float32, l Layout, side, width int) int {
+	total := len(dst)
+	eachPatch(l, side, func(patch int) {
+		if patch < 0 {
+			clear(dst[:width])
+		} else {
+			copy(dst[:width], tiles[patch*width:])
+		}
+		dst = dst[width:]
+	})
 	return total - len(dst)
+}
+
+// unpackLines is the transpose of packLines. It leaves patches that are no row.
+func unpackLines(dtiles, src []float32, l Layout, side, width int) int {
+	total := len(src)
+	eachPatch(l, side, func(patch int) {
+		if patch >= 0 {
+			copy(dtiles[patch*width:][:width], src)
+		}
+		src = src[width:]
+	})
+	return total - len(src)
 }
 
 // lineRows returns the rows behind the lines of images.

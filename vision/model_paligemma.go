@@ -21,7 +21,7 @@ var paligemmaModel = &modelFamily{
 		if _, err := c.readTower(text, siglipTower.tower, false); err != nil {
 			return err
 		}
-		c.token, c.prefixes = f.or(256000), true
+		c.axes.Image, c.prefixes = f.or(256000), true
 		c.layers = func(prefix string) []layers.Layer {
 			return []layers.Layer{layers.NewLinear(prefix+"linear", c.tower.Width, c.width, true)}
 		}

@@ -35,7 +35,7 @@ func (m *Model) begin(ctx context.Context, b Batch) (images []int, err error) {
 		if b.Text.Spans == nil {
 			b.Text.Spans = prefixesOf(&b.Text)
 		}
-		if err := checkPrefixes(&b.Text, m.token); err != nil {
+		if err := checkPrefixes(&b.Text, m.axes.Image); err != nil {
 			return nil, err
 		}
 	}
@@ -46,21 +46,42 @@ func (m *Model) begin(ctx context.Context, b Batch) (images []int, err error) {
 	if m.announce != nil {
 		m.announce(layoutsOf(b))
 	}
-	rows := m.join.rows[:0]
+	rows, err := m.placeholders(&b, images)
+	if err != nil {
+		return nil, err
+	}
+	if m.placed && len(rows) > 0 {
+		if b.Text.Positions != nil {
+			return nil, fmt.Errorf("the batch has Positions of its own, want those of its images: %w", snug.ErrConfig)
+		}
+		if b.Text.Positions, err = m.place(b, images); err != nil {
+			return nil, err
+		}
+	}
+	m.join.rows, m.join.batch, m.join.ctx = rows, b.Text, ctx
+	return images, nil
+}
+
+// placeholders returns where the text has the rows of images and videos, of which each has so many, and makes the spans of a batch.
+func (m *Model) placeholders(b *Batch, images []int) ([]int32, error) {
+	layouts, rows := layoutsOf(*b), m.join.rows[:0]
 	var next, left int // the images before, and the placeholders that the last of them lacks
 	for i, token := range b.Text.Tokens {
 		begins := beginsAt(&b.Text, i)
 		if begins && left > 0 {
 			return nil, fmt.Errorf("a sequence begins with token %d, which lacks %d placeholders of image %d: %w", i, left, next-1, snug.ErrShape)
 		}
-		if token != m.token {
+		if !m.isPlaceholder(token) {
 			continue
 		}
 		if left == 0 {
 			if next == len(images) {
-				return nil, fmt.Errorf("a placeholder (token %d) at %d behind those of %d images: %w", m.token, i, len(images), snug.ErrShape)
+				return nil, fmt.Errorf("a placeholder (token %d) at %d behind those of %d images: %w", token, i, len(images), snug.ErrShape)
 			}
 			left, next = images[next], next+1
+		}
+		if want := m.axes.token(layouts[next-1]); token != want {
+			return nil, fmt.Errorf("a placeholder (token %d) at %d, want %d of image or video %d: %w", token, i, want, next-1, snug.ErrShape)
 		}
 		left--
 		if rows = append(rows, int32(i)); !m.spans {
@@ -73,18 +94,9 @@ func (m *Model) begin(ctx context.Context, b Batch) (images []int, err error) {
 		}
 	}
 	if left > 0 || next < len(images) {
-		return nil, fmt.Errorf("%d placeholders (token %d) for %d images, which want %v: %w", len(rows), m.token, len(images), images, snug.ErrShape)
+		return nil, fmt.Errorf("%d placeholders for %d images, which want %v: %w", len(rows), len(images), images, snug.ErrShape)
 	}
-	if m.axes && len(rows) > 0 {
-		if b.Text.Positions != nil {
-			return nil, fmt.Errorf("the batch has Positions of its own, want those of its images: %w", snug.ErrConfig)
-		}
-		if b.Text.Positions, err = m.place(b); err != nil {
-			return nil, err
-		}
-	}
-	m.join.rows, m.join.batch, m.join.ctx = rows, b.Text, ctx
-	return images, nil
+	return rows, nil
 }
 
 // sample returns what the projector reads of the images of a batch, empty without images.
@@ -118,6 +130,11 @@ func (m *Model) layouts(b Batch) (rows []int, err error) {
 		n = len(b.Features)
 	case n > 0 && m.Encoder == nil:
 		return nil, fmt.Errorf("the batch has Images, and the Model no Encoder: want Features: %w", snug.ErrConfig)
+	}
+	for i, l := range layoutsOf(b) {
+		if l.Frames > 0 && m.axes.Video == noToken {
+			return nil, fmt.Errorf("image %d is a video, and a %s here takes images: give the frames as images: %w", i, m.family.modelType, snug.ErrConfig)
+		}
 	}
 	rows = make([]int, n)
 	for i := range rows {
@@ -252,7 +269,7 @@ func (m *Model) Prompt(ctx context.Context, g *transformer.Generator, b Batch) (
 		return fmt.Errorf("the Generator is nil, or of another model: %w", snug.ErrConfig)
 	}
 	return m.embedded(ctx, b, func(b transformer.Batch) error {
-		if m.axes && b.Embeddings.Rows != nil {
+		if m.placed && b.Embeddings.Rows != nil {
 			for _, list := range b.Positions { // which are ours
 				for i := range list {
 					list[i] += int32(g.Position())

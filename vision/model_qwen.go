@@ -5,6 +5,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/layers"
 )
 
@@ -62,9 +63,11 @@ func (v *gridFields) grid(c *connection) (*grid, error) {
 		return nil, fmt.Errorf("out_hidden_size or hidden_size is %d, want the %d of hidden_size of the text: %w", v.Out, c.width, snug.ErrConfig)
 	}
 	c.tower = TowerConfig{Patch: v.Patch, Channels: v.Channels, Width: v.Width, Hidden: v.Hidden, Layers: v.Layers, Heads: v.Heads, Activation: v.Activation, Eps: 1e-6, QKVBias: true}
-	c.rows, c.reads, c.axes = g.rows, g.unit()*v.Width, true
+	c.rows, c.reads, c.placed = g.rows, g.unit()*v.Width, true
+	c.patches = func(rows int64) int64 { return saturate.Mul(rows, int64(g.unit())) }
+	c.stack = func() ([]layers.Layer, int) { return g.stack(), g.patch }
 	c.open = func(w *modelFamily, file *amp.Weights, o TowerOptions) (imageTower, error) {
-		return g.open(w.towers[0], file, o.Options)
+		return g.open(w.towers[0], file, o)
 	}
 	return g, nil
 }

@@ -15,14 +15,16 @@ var qwen25Model = &modelFamily{
 	read: func(c *connection, text []byte) error {
 		f := struct {
 			ID     int32 `json:"image_token_id"`
+			Video  int32 `json:"video_token_id"`
 			Vision struct {
 				gridFields
-				Window int   `json:"window_size"`
-				Whole  []int `json:"fullatt_block_indexes"`
+				Window    int     `json:"window_size"`
+				Whole     []int   `json:"fullatt_block_indexes"`
+				PerSecond float64 `json:"tokens_per_second"`
 			} `json:"vision_config"`
-		}{ID: 151655}
+		}{ID: 151655, Video: 151656}
 		f.Vision.gridFields = gridFields{Layers: 32, Width: 3584, Activation: "silu", Hidden: 3420, Heads: 16, Channels: 3, Patch: 14, Merge: 2, Temporal: 2, Out: 3584}
-		f.Vision.Window, f.Vision.Whole = 112, []int{7, 15, 23, 31}
+		f.Vision.Window, f.Vision.Whole, f.Vision.PerSecond = 112, []int{7, 15, 23, 31}, 4
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
 			return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 		}
@@ -34,7 +36,10 @@ var qwen25Model = &modelFamily{
 		if g.window = v.Window / v.Merge / v.Patch; g.window < 1 || v.Window > most {
 			return fmt.Errorf("vision_config: window_size is %d, want that of a square of %d patches of %d or more: %w", v.Window, v.Merge, v.Patch, snug.ErrConfig)
 		}
-		c.token, c.tower.Family = f.ID, "qwen2_5_vl"
+		if !(v.PerSecond > 0 && v.PerSecond <= most) {
+			return fmt.Errorf("vision_config: tokens_per_second is %v, want a number above 0: %w", v.PerSecond, snug.ErrConfig)
+		}
+		c.axes, c.tower.Family = Axes{Image: f.ID, Video: f.Video, PerSecond: v.PerSecond}, "qwen2_5_vl"
 		g.parts = func(prefix string, angles *layers.Angles) [][]layers.Layer {
 			list := []layers.Layer{v.embed(prefix+"patch_embed.proj", false)}
 			for i := range v.Layers {

@@ -13,13 +13,14 @@ var qwen2Model = &modelFamily{
 	read: func(c *connection, text []byte) error {
 		f := struct {
 			ID     int32 `json:"image_token_id"`
+			Video  int32 `json:"video_token_id"`
 			Vision struct {
 				gridFields
 				Width int `json:"embed_dim"`
 				Ratio int `json:"mlp_ratio"`
 				Out   int `json:"hidden_size"`
 			} `json:"vision_config"`
-		}{ID: 151655}
+		}{ID: 151655, Video: 151656}
 		f.Vision.gridFields = gridFields{Layers: 32, Activation: "quick_gelu", Heads: 16, Channels: 3, Patch: 14, Merge: 2, Temporal: 2}
 		f.Vision.Width, f.Vision.Ratio, f.Vision.Out = 1280, 4, 3584
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
@@ -34,7 +35,7 @@ var qwen2Model = &modelFamily{
 		if err != nil {
 			return fmt.Errorf("vision_config: %w", err)
 		}
-		c.token, c.tower.Family = f.ID, "qwen2_vl"
+		c.axes, c.tower.Family = Axes{Image: f.ID, Video: f.Video}, "qwen2_vl"
 		g.parts = func(prefix string, angles *layers.Angles) [][]layers.Layer {
 			list := []layers.Layer{v.embed(prefix+"patch_embed.proj", false)}
 			for i := range v.Layers {

@@ -15,12 +15,13 @@ var qwen3Model = &modelFamily{
 	read: func(c *connection, text []byte) error {
 		f := struct {
 			ID     int32 `json:"image_token_id"`
+			Video  int32 `json:"video_token_id"`
 			Vision struct {
 				gridFields
 				Places int   `json:"num_position_embeddings"`
 				Deep   []int `json:"deepstack_visual_indexes"`
 			} `json:"vision_config"`
-		}{ID: 151655}
+		}{ID: 151655, Video: 151656}
 		f.Vision.gridFields = gridFields{Layers: 27, Width: 1152, Activation: "gelu_pytorch_tanh", Hidden: 4304, Heads: 16, Channels: 3, Patch: 16, Merge: 2, Temporal: 2, Out: 3584}
 		f.Vision.Places, f.Vision.Deep = 2304, []int{8, 16, 24}
 		if err := lenientJSON.Unmarshal(text, &f); err != nil {
@@ -39,7 +40,7 @@ var qwen3Model = &modelFamily{
 				return fmt.Errorf("vision_config: deepstack_visual_indexes has %d after %d others, want ascending ones of %d blocks: %w", block, i, v.Layers, snug.ErrConfig)
 			}
 		}
-		c.token, c.tower.Family, c.per = f.ID, "qwen3_vl", 1+len(v.Deep)
+		c.axes, c.tower.Family, c.per = Axes{Image: f.ID, Video: f.Video, Apart: true}, "qwen3_vl", 1+len(v.Deep)
 		g.side, g.places = int(math.Sqrt(float64(v.Places))), v.Places
 		g.reads = make([]int, c.per)
 		for i := range v.Deep {

@@ -15,6 +15,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/transformer"
 )
 
 // Save writes a folder that transformers loads as the whole model, in the type of the text: adapters are merged and matrices in few bits
@@ -152,14 +153,34 @@ func (m *Model) all(text iter.Seq2[amp.Tensor, snug.View], w *amp.Weights) iter.
 
 // trained returns the tensors of a tower that trains, by their names in the folder.
 func (m *Model) trained() map[string]snug.View {
-	list := map[string]snug.View{}
-	if tower := m.trains(); tower != nil {
-		t := m.through.tower
-		for _, p := range tower.Params() {
-			if p.Trains {
-				list[t.names.slot(t.Tower, p).tensor] = p.Value
-			}
-		}
+	if m.trains() == nil {
+		return nil
 	}
-	return list
+	return m.through.tower.values()
+}
+
+// SaveSize returns what Save writes and takes, see [transformer.Model.SaveSize], with the projector and the tower's tensors as the folder has
+// them now. It is the zero SaveSize for a Model that is closed or whose folder cannot be read.
+func (m *Model) SaveSize() (s transformer.SaveSize) {
+	if m == nil || m.Text == nil {
+		return s
+	}
+	w, err := amp.OpenWeights(m.dir)
+	if err != nil {
+		return s
+	}
+	err = m.Text.Weights(func(own iter.Seq2[amp.Tensor, snug.View]) error {
+		for t := range m.all(own, w) {
+			s.Bytes, s.Largest = s.Bytes+t.Bytes(), max(s.Largest, t.Bytes())
+		}
+		return nil
+	})
+	if errors.Join(err, w.Close()) != nil {
+		return transformer.SaveSize{}
+	}
+	for _, p := range m.projector.Params() {
+		s.Memory += int64(p.Value.Bytes())
+	}
+	s.Memory += m.Text.SaveSize().Memory + s.Largest
+	return s
 }

@@ -98,39 +98,44 @@ func TestModelGolden(t *testing.T) {
 	for _, name := range goldenModels {
 		t.Run(name, func(t *testing.T) {
 			m, golden, b := openGoldenModel(t, name, vision.ModelOptions{Text: transformer.Options{DType: snug.F32}})
-			ctx, vocab := context.Background(), m.Text.Config().Vocab
-			logits := make([]float32, 2*vocab)
-			require.NoError(t, m.Logits(ctx, logits, b, []int32{int32(b.Text.Starts[1] - 1), int32(b.Text.Starts[2] - 1)}))
-			near(t, golden.Logits, logits, 6e-6)
-			loss, err := m.Evaluate(ctx, b)
-			require.NoError(t, err)
-			require.InEpsilon(t, golden.Loss, loss.Mean(), 5e-6)
-			w := sums{}
-			for name, v := range m.Trainable() {
-				w[name] = make([]float32, v.Len())
-			}
-			loss, err = m.Backprop(ctx, b, 1, w)
-			require.NoError(t, err)
-			require.InEpsilon(t, golden.Loss, loss.Mean(), 5e-6)
-			names := map[string]string{} // of the folder
-			for name := range w {
-				names[golden.inFolder(name)] = name
-			}
-			require.Len(t, golden.Gradients, len(w))
-			number := 0
-			for _, folder := range slices.Sorted(maps.Keys(golden.Gradients)) {
-				square, dot, of := 0., 0., w[names[folder]]
-				require.NotNil(t, of, folder)
-				for i, v := range numbers(2000+number, len(of)) {
-					g := float64(of[i])
-					square, dot = square+g*g, dot+g*float64(v)
-				}
-				want := golden.Gradients[folder]
-				require.InDelta(t, want[0], math.Sqrt(square), 1e-5*want[0], folder)
-				require.InDelta(t, want[1], dot, 1e-5*want[0], folder)
-				number++
-			}
+			matches(t, m, &golden, b)
 		})
+	}
+}
+
+// matches compares the logits, the loss and the gradients of two sequences with those of transformers.
+func matches(t *testing.T, m *vision.Model, golden *goldenModel, b vision.Batch) {
+	ctx, vocab := context.Background(), m.Text.Config().Vocab
+	logits := make([]float32, 2*vocab)
+	require.NoError(t, m.Logits(ctx, logits, b, []int32{int32(b.Text.Starts[1] - 1), int32(b.Text.Starts[2] - 1)}))
+	near(t, golden.Logits, logits, 6e-6)
+	loss, err := m.Evaluate(ctx, b)
+	require.NoError(t, err)
+	require.InEpsilon(t, golden.Loss, loss.Mean(), 5e-6)
+	w := sums{}
+	for name, v := range m.Trainable() {
+		w[name] = make([]float32, v.Len())
+	}
+	loss, err = m.Backprop(ctx, b, 1, w)
+	require.NoError(t, err)
+	require.InEpsilon(t, golden.Loss, loss.Mean(), 5e-6)
+	names := map[string]string{} // of the folder
+	for name := range w {
+		names[golden.inFolder(name)] = name
+	}
+	require.Len(t, golden.Gradients, len(w))
+	number := 0
+	for _, folder := range slices.Sorted(maps.Keys(golden.Gradients)) {
+		square, dot, of := 0., 0., w[names[folder]]
+		require.NotNil(t, of, folder)
+		for i, v := range numbers(2000+number, len(of)) {
+			g := float64(of[i])
+			square, dot = square+g*g, dot+g*float64(v)
+		}
+		want := golden.Gradients[folder]
+		require.InDelta(t, want[0], math.Sqrt(square), 1e-5*want[0], folder)
+		require.InDelta(t, want[1], dot, 1e-5*want[0], folder)
+		number++
 	}
 }
 
@@ -247,7 +252,7 @@ func writes(t *testing.T, name string) {
 				require.NoError(t, m.Prompt(ctx, g, vision.Batch{Text: transformer.Batch{Tokens: tokens[:cut]}, Images: images[:before]}))
 			}
 			require.NoError(t, m.Prompt(ctx, g, vision.Batch{Text: transformer.Batch{Tokens: tokens[cut:]}, Images: images[before:]}))
-			_, next, err := vision.Positions(tokens, m.Token(), []vision.Layout{images[0].Layout, images[len(images)-1].Layout}[:len(images)])
+			_, next, err := vision.Positions(tokens, vision.Axes{Image: m.Token(), Video: m.VideoToken()}, []vision.Layout{images[0].Layout, images[len(images)-1].Layout}[:len(images)])
 			require.NoError(t, err)
 			require.Equal(t, int(next), g.Position())
 			for _, want := range golden.Written[i].Tokens {

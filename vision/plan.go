@@ -3,6 +3,7 @@ package vision
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -23,8 +24,14 @@ type Layout struct {
 	OriginalHeight, OriginalWidth int
 	// Tokens is how many tokens of the text stand for the image and get its features; 0 for a model without text.
 	Tokens int
-	// Bytes is the most that Process allocates for such an image, its values included.
+	// Bytes is the most that Process allocates for such an image, its values included; of a video the most that is held at once.
 	Bytes int64
+	// Frames is how many frames a video has before the last is repeated, and 0 for an image.
+	Frames int
+	// Interval is the seconds between two patches of a video along time: second_per_grid_ts.
+	Interval float64
+	// Times are the seconds at which the patches of a video along time are shown, each in the middle of its frames.
+	Times []float64
 }
 
 // Len returns the number of values.
@@ -50,7 +57,8 @@ type plan struct {
 	first      bool   // put all resized to it before the tiles instead, as it was before the other steps
 	patch      int    // then take patches of this side as rows
 	merge      int    // in squares of so many
-	temporal   int    // each so many times
+	temporal   int    // each so many times, or of so many frames of a video
+	times      int    // patches of a video along time; 0: an image
 	pad        size   // at the end, with the value 0
 
 	rows, columns int
@@ -135,9 +143,9 @@ func (p *plan) check(from size) error {
 		}
 	}
 	n, each := p.tiles()
-	values := 3 * float64(n) * float64(each.height) * float64(each.width) * float64(max(p.temporal, 1))
+	values := 3 * float64(n) * float64(each.height) * float64(each.width) * float64(max(p.temporal, 1)) * float64(max(p.times, 1))
 	if values > maxPixels {
-		return fmt.Errorf("%.0f values of an image, want at most %d: %w", values, maxPixels, snug.ErrNoMemory)
+		return fmt.Errorf("%.0f values of an image or a video, want at most %d: %w", values, maxPixels, snug.ErrNoMemory)
 	}
 	return nil
 }
@@ -147,11 +155,14 @@ func (p *plan) layout(from size, f Filter) Layout {
 	n, each := p.tiles()
 	l := Layout{Shape: []int{n, 3, each.height, each.width}, Height: p.whole.height, Width: p.whole.width, OriginalHeight: from.height, OriginalWidth: from.width, Rows: p.rows, Columns: p.columns}
 	if p.patch > 0 {
-		l.Grid = [3]int{1, each.height / p.patch, each.width / p.patch}
+		l.Grid = [3]int{max(p.times, 1), each.height / p.patch, each.width / p.patch}
 		l.Merge = p.merge
-		l.Shape = []int{l.Grid[1] * l.Grid[2], 3 * p.temporal * p.patch * p.patch}
+		l.Shape = []int{l.Grid[0] * l.Grid[1] * l.Grid[2], 3 * p.temporal * p.patch * p.patch}
 	}
 	l.Bytes = p.bytes(from, f) + 4*int64(l.Len())
+	if p.times > 0 {
+		l.Bytes += int64(p.temporal) * p.bytes(from, f)
+	}
 	l.Bytes += l.Bytes/8 + 1<<17 // what Go's allocator adds, tables and descriptions
 	return l
 }
@@ -203,9 +214,46 @@ func weightBytes(in, out, n int, f Filter) int64 {
 	return 16*int64(n) + 12*int64(n)*int64(min(most, float64(in))) + 8*int64(most) + 64
 }
 
+// levels returns what each level of a channel becomes.
+func (c *config) levels(b backend) (levels [3][256]float32) {
+	for ch := range levels {
+		levels[ch] = b.values(c, ch)
+	}
+	return levels
+}
+
 // run takes the steps.
 func (p *plan) run(m *Image, c *config, b backend) []float32 {
 	original := m
+	m = p.resized(m, c, b)
+	n, each := p.tiles()
+	values := make([]float32, n*3*each.height*each.width*max(p.temporal, 1))
+	levels := c.levels(b)
+	switch {
+	case p.patch > 0:
+		p.patches(values, slices.Repeat([]*Image{m}, p.temporal), &levels)
+	case p.rows > 0:
+		tile := 3 * p.tile * p.tile
+		parts, all := values[:(n-1)*tile], values[(n-1)*tile:]
+		if p.first {
+			parts, all = values[tile:], values[:tile]
+		}
+		for i := range p.rows * p.columns {
+			planes(parts[i*tile:][:tile], m, window{i % p.columns * p.tile, i / p.columns * p.tile, p.tile, p.tile}, each, &levels)
+		}
+		if p.first {
+			m = original
+		}
+		m = resize(m, p.tile, p.tile, window{0, 0, p.tile, p.tile}, c.filter, b)
+		planes(all, m, window{0, 0, p.tile, p.tile}, each, &levels)
+	default:
+		planes(values, m, window{0, 0, m.Width, m.Height}, each, &levels)
+	}
+	return values
+}
+
+// resized takes the steps before tiles or patches.
+func (p *plan) resized(m *Image, c *config, b backend) *Image {
 	if p.square {
 		m = squared(m, p.background)
 	}
@@ -226,33 +274,7 @@ func (p *plan) run(m *Image, c *config, b backend) []float32 {
 		paste(framed, m, (framed.Width-m.Width)/2, (framed.Height-m.Height)/2)
 		m = framed
 	}
-	n, each := p.tiles()
-	values := make([]float32, n*3*each.height*each.width*max(p.temporal, 1))
-	levels := [3][256]float32{}
-	for ch := range levels {
-		levels[ch] = b.values(c, ch)
-	}
-	switch {
-	case p.patch > 0:
-		p.patches(values, m, &levels)
-	case p.rows > 0:
-		tile := 3 * p.tile * p.tile
-		parts, all := values[:(n-1)*tile], values[(n-1)*tile:]
-		if p.first {
-			parts, all = values[tile:], values[:tile]
-		}
-		for i := range p.rows * p.columns {
-			planes(parts[i*tile:][:tile], m, window{i % p.columns * p.tile, i / p.columns * p.tile, p.tile, p.tile}, each, &levels)
-		}
-		if p.first {
-			m = original
-		}
-		m = resize(m, p.tile, p.tile, window{0, 0, p.tile, p.tile}, c.filter, b)
-		planes(all, m, window{0, 0, p.tile, p.tile}, each, &levels)
-	default:
-		planes(values, m, window{0, 0, m.Width, m.Height}, each, &levels)
-	}
-	return values
+	return m
 }
 
 // squared puts the image in the middle of a square with a background.
@@ -315,29 +337,39 @@ func planes(values []float32, m *Image, part window, to size, levels *[3][256]fl
 	}
 }
 
-// patches writes an image as rows of patches, in Qwen2-VL's order: rows go by squares of merge x merge patches, which become one token;
-// within a row are channel, time, height, width.
-func (p *plan) patches(values []float32, m *Image, levels *[3][256]float32) {
+// patches writes frames as rows of patches, in Qwen2-VL's order: rows go by squares of merge x merge patches, which become one token;
+// within a row are channel, frame, height, width. It returns the values behind them.
+func (p *plan) patches(values []float32, frames []*Image, levels *[3][256]float32) []float32 {
 	side, square := p.patch, p.patch*p.merge
 	area := side * side
-	for y0 := 0; y0 < m.Height; y0 += square {
-		for x0 := 0; x0 < m.Width; x0 += square {
+	for y0 := 0; y0 < frames[0].Height; y0 += square {
+		for x0 := 0; x0 < frames[0].Width; x0 += square {
 			for i := range p.merge * p.merge {
 				y, x := y0+i/p.merge*side, x0+i%p.merge*side
 				for ch := range levels {
-					frame := values[:area]
-					for row := range side {
-						in := m.Pix[3*((y+row)*m.Width+x)+ch:]
-						for j := range side {
-							frame[row*side+j] = levels[ch][in[3*j]]
+					before := []float32(nil)
+					for t, m := range frames {
+						part := values[:area]
+						if t > 0 && m == frames[t-1] {
+							copy(part, before)
+						} else {
+							m.levels(part, x, y, ch, side, &levels[ch])
 						}
-					}
-					for range p.temporal {
-						copy(values, frame)
-						values = values[area:]
+						before, values = part, values[area:]
 					}
 				}
 			}
+		}
+	}
+	return values
+}
+
+// levels writes a channel of a square of an image.
+func (m *Image) levels(to []float32, x, y, ch, side int, levels *[256]float32) {
+	for row := range side {
+		in := m.Pix[3*((y+row)*m.Width+x)+ch:]
+		for j := range side {
+			to[row*side+j] = levels[in[3*j]]
 		}
 	}
 }

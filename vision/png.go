@@ -51,6 +51,24 @@ func decodePNG(file []byte, o DecodeOptions) (*Image, error) {
 	return out, nil
 }
 
+// animatedPNG reports whether a PNG has a chunk acTL before its pixels: that it is an animation.
+func animatedPNG(file []byte) bool {
+	if !pngFormat.is(file) {
+		return false
+	}
+	for rest := file[8:]; len(rest) >= 12; {
+		n := uint64(binary.BigEndian.Uint32(rest))
+		switch kind := string(rest[4:8]); {
+		case kind == "acTL":
+			return true
+		case kind == "IDAT", n > uint64(len(rest)-12):
+			return false
+		}
+		rest = rest[12+n:]
+	}
+	return false
+}
+
 // pngOrientation looks for the chunks that hold EXIF, and XMP as text that is not compressed.
 func pngOrientation(file []byte) int {
 	var exif, xmp []byte

@@ -23,7 +23,7 @@ type family struct {
 }
 
 // families are all of them.
-var families = []*family{&clipFamily, &siglipFamily, &vitFamily, &bitFamily, &qwenFamily, &gemma3Family, &llavaFamily, &llavaNextFamily, &idefics3Family, &samFamily}
+var families = []*family{&clipFamily, &siglipFamily, &vitFamily, &deitFamily, &bitFamily, &qwenFamily, &gemma3Family, &llavaFamily, &llavaNextFamily, &idefics3Family, &samFamily}
 
 // Processor turns images into the values that a model takes. It does not change, and serves any number of goroutines.
 type Processor struct {
@@ -33,6 +33,8 @@ type Processor struct {
 	prompt  *prompt // nil for a model without text
 	texts   texts
 	backend Backend
+	video   *video // nil without videos
+	noVideo error  // why, where the files should say more
 }
 
 // Pixels is an image as the model takes it: float32 values in the order of their shape.
@@ -43,7 +45,7 @@ type Pixels struct {
 
 // OpenProcessor reads how a model wants its images: preprocessor_config.json, or processor_config.json where that has
 // "image_processor", and of the text from processor_config.json, tokenizer_config.json and config.json. It knows the image
-// processors CLIP, SigLIP, ViT, Bit (DINOv2), Qwen2VL (also of Qwen2.5-VL, Qwen3-VL and Qwen3.5), Gemma3, Llava, LlavaNext, Idefics3, SmolVLM and Sam.
+// processors CLIP, SigLIP, ViT, DeiT, Bit (DINOv2), Qwen2VL (also of Qwen2.5-VL, Qwen3-VL and Qwen3.5), Gemma3, Llava, LlavaNext, Idefics3, SmolVLM and Sam.
 //
 // It computes what AutoImageProcessor computes, with the backend [Torchvision]; see [Processor.Using] for the other one. Fields that
 // transformers reads are honoured, and fields that it passes over are passed over.
@@ -130,6 +132,7 @@ func processor(dir folder) (*Processor, error) {
 	if err := p.readTexts(dir, f, model.Type); err != nil {
 		return nil, err
 	}
+	p.readVideo(dir, model.Type)
 	return p, nil
 }
 
@@ -204,8 +207,8 @@ func (p *Processor) Using(b Backend) (*Processor, error) {
 	return &other, nil
 }
 
-// MaxPixels returns the processor with another limit of the pixels of an image, which is made smaller if it has more: longest_edge of size, for processors
-// of images of any size, Qwen's. The error wraps [snug.ErrConfig] for others, and for fewer pixels than one token has.
+// MaxPixels returns the processor with another limit of the pixels of an image, or of a frame of a video, which is made smaller if it has more: longest_edge of
+// size, for processors of images of any size, Qwen's. The error wraps [snug.ErrConfig] for others, and for fewer pixels than one token has.
 func (p *Processor) MaxPixels(pixels int) (*Processor, error) {
 	if !p.made() {
 		return nil, errNoProcessor
@@ -219,6 +222,7 @@ func (p *Processor) MaxPixels(pixels int) (*Processor, error) {
 	}
 	other := *p
 	p.family.limit(&other.config, pixels)
+	other.video = p.video.limit(pixels)
 	return &other, nil
 }
 

@@ -18,15 +18,24 @@ type prompt struct {
 	tokens   func(t *texts, l Layout, from size) int   // how many of them, for an image of a size
 	text     func(t *texts, l Layout) string           // what replaces the mark
 	whole    func(t *texts, text string, n int) string // what is done with the prompt before; nil for nothing
+	video    *videoPrompt                              // nil for a class without videos
+}
+
+// videoPrompt is how the text of a model has videos.
+type videoPrompt struct {
+	mark   func(t *texts) string
+	tokens func(t *texts, l Layout) int
+	text   func(t *texts, l Layout) string
 }
 
 // prompts are all of them.
-var prompts = []*prompt{&qwenPrompt, &gemma3Prompt, &llavaPrompt, &llavaNextPrompt, &idefics3Prompt, &smolvlmPrompt, &paligemmaPrompt}
+var prompts = []*prompt{&qwenPrompt, &qwen3Prompt, &gemma3Prompt, &llavaPrompt, &llavaNextPrompt, &idefics3Prompt, &smolvlmPrompt, &paligemmaPrompt}
 
 // texts are the tokens and numbers that prompts are made of.
 type texts struct {
 	image, begin, end  string // image_token, boi_token, eoi_token
 	fake, global       string // fake_image_token, global_image_token
+	video, start, stop string // video_token, vision_start_token, vision_end_token
 	bos                string // bos_token
 	length             int    // tokens of an image or a tile
 	patch, extra, drop int    // LLaVA: pixels of a patch, tokens besides patches, tokens left out
@@ -51,6 +60,9 @@ type tokenFields struct {
 	End    any     `json:"eoi_token"`
 	Fake   any     `json:"fake_image_token"`
 	Global any     `json:"global_image_token"`
+	Video  any     `json:"video_token"`
+	Start  any     `json:"vision_start_token"`
+	Stop   any     `json:"vision_end_token"`
 	BOS    any     `json:"bos_token"`
 	Extra  any     `json:"extra_special_tokens"`
 	Model  any     `json:"model_specific_special_tokens"`
@@ -120,6 +132,7 @@ func promptOf(is func(*prompt) bool) *prompt {
 func (f *tokenFields) apply(t *texts) {
 	named := map[string]*string{
 		"image_token": &t.image, "boi_token": &t.begin, "eoi_token": &t.end, "fake_image_token": &t.fake, "global_image_token": &t.global,
+		"video_token": &t.video, "vision_start_token": &t.start, "vision_end_token": &t.stop,
 	}
 	for _, extra := range []any{f.Model, f.Extra} {
 		if m, ok := extra.(map[string]any); ok {
@@ -128,7 +141,10 @@ func (f *tokenFields) apply(t *texts) {
 			}
 		}
 	}
-	for name, value := range map[string]any{"image_token": f.Image, "boi_token": f.Begin, "eoi_token": f.End, "fake_image_token": f.Fake, "global_image_token": f.Global} {
+	for name, value := range map[string]any{
+		"image_token": f.Image, "boi_token": f.Begin, "eoi_token": f.End, "fake_image_token": f.Fake, "global_image_token": f.Global,
+		"video_token": f.Video, "vision_start_token": f.Start, "vision_end_token": f.Stop,
+	} {
 		tokenOf(value, named[name])
 	}
 	tokenOf(f.BOS, &t.bos)
@@ -158,7 +174,15 @@ func (p *Processor) Placeholder() string {
 	return p.prompt.mark(&p.texts)
 }
 
-// Text returns what the text has in place of one placeholder, for an image of a layout: Layout.Tokens image tokens, and the marks
+// VideoPlaceholder is Placeholder for a video, as "<|video_pad|>", and "" for a model whose text has no videos.
+func (p *Processor) VideoPlaceholder() string {
+	if !p.made() || p.prompt == nil || p.prompt.video == nil {
+		return ""
+	}
+	return p.prompt.video.mark(&p.texts)
+}
+
+// Text returns what the text has in place of one placeholder, for an image or a video of a layout: Layout.Tokens tokens, and the marks
 // around and between them. The error wraps [snug.ErrConfig] for a model without text.
 func (p *Processor) Text(l Layout) (string, error) {
 	if !p.made() {
@@ -173,7 +197,16 @@ func (p *Processor) Text(l Layout) (string, error) {
 	if tiles := int64(l.Rows)*int64(l.Columns) + 1; tiles*int64(p.texts.length) > mostTokens {
 		return "", fmt.Errorf("vision: layout of %d tiles with %d tokens each, want at most %d tokens: %w", tiles, p.texts.length, mostTokens, snug.ErrShape)
 	}
-	return p.prompt.text(&p.texts, l), nil
+	if l.Frames == 0 {
+		return p.prompt.text(&p.texts, l), nil
+	}
+	if p.prompt.video == nil {
+		return "", p.errNoVideo()
+	}
+	if len(l.Times) != l.Grid[0] {
+		return "", fmt.Errorf("vision: layout of a video with %d patches along time, and the times of %d: %w", l.Grid[0], len(l.Times), snug.ErrShape)
+	}
+	return p.prompt.video.text(&p.texts, l), nil
 }
 
 // mostTokens is the most tokens or tiles that an image has in a text.
@@ -181,7 +214,7 @@ const mostTokens = 1 << 20
 
 // check returns an error if a layout has sizes that no image has.
 func (l Layout) check() error {
-	for _, n := range append([]int{l.Tokens, l.Rows, l.Columns, l.Merge}, l.Grid[:]...) {
+	for _, n := range append([]int{l.Tokens, l.Rows, l.Columns, l.Merge, l.Frames}, l.Grid[:]...) {
 		if n < 0 || n > mostTokens {
 			return fmt.Errorf("vision: layout has %d tokens, tiles or patches, want from 0 to %d: %w", n, mostTokens, snug.ErrShape)
 		}
@@ -245,18 +278,49 @@ func (p *Processor) Places(text string, images ...Layout) ([]Place, error) {
 }
 
 func (p *Processor) places(text string, images []Layout) (list []Place, err error) {
-	mark := p.prompt.mark(&p.texts)
-	if n := strings.Count(text, mark); n != len(images) {
-		return nil, fmt.Errorf("vision: %d times %q in the text, want one for each of %d images: %w", n, mark, len(images), snug.ErrShape)
+	marks := [2]string{p.prompt.mark(&p.texts), p.VideoPlaceholder()} // of images, of videos
+	for kind, name := range []string{"images", "videos"} {
+		if n, want := count(text, marks[kind]), countKind(images, kind); n != want {
+			if kind == 1 && p.prompt.video == nil {
+				return nil, p.errNoVideo()
+			}
+			return nil, fmt.Errorf("vision: %d times %q in the text, want one for each of %d %s: %w", n, marks[kind], want, name, snug.ErrShape)
+		}
 	}
 	at := 0
-	for _, l := range images {
-		at += strings.Index(text[at:], mark)
-		x := Place{Begin: at, End: at + len(mark)}
+	for i, l := range images {
+		kind, next := 0, strings.Index(text[at:], marks[0])
+		if n := strings.Index(text[at:], marks[1]); marks[1] != "" && n >= 0 && (next < 0 || n < next) {
+			kind, next = 1, n
+		}
+		if kind != kindOf(l) {
+			return nil, fmt.Errorf("vision: the text has %q where layout %d is of an image or a video otherwise, want layouts in the order of the text: %w", marks[kind], i, snug.ErrShape)
+		}
+		at += next
+		x := Place{Begin: at, End: at + len(marks[kind])}
 		if x.Text, err = p.Text(l); err != nil {
 			return nil, err
 		}
 		list, at = append(list, x), x.End
 	}
 	return list, nil
+}
+
+// kindOf returns 0 for an image and 1 for a video.
+func kindOf(l Layout) int { return min(max(l.Frames, 0), 1) }
+
+func countKind(list []Layout, kind int) (n int) {
+	for _, l := range list {
+		if kindOf(l) == kind {
+			n++
+		}
+	}
+	return n
+}
+
+func count(text, mark string) int {
+	if mark == "" {
+		return 0
+	}
+	return strings.Count(text, mark)
 }

@@ -56,75 +56,49 @@ var qwenFamily = family{
 // mostPatch is the largest side of a patch, or number of patches that are merged.
 const mostPatch = 1 << 10
 
-// qwenPrompt repeats <|image_pad|>, which chat templates put between <|vision_start|> and <|vision_end|>.
+// qwenPrompt repeats <|image_pad|>, which chat templates put between <|vision_start|> and <|vision_end|>, and <|video_pad|>.
 var qwenPrompt = prompt{
-	classes: []string{"Qwen2VLProcessor", "Qwen2_5_VLProcessor", "Qwen3VLProcessor"},
-	models:  []string{"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"},
+	classes: []string{"Qwen2VLProcessor", "Qwen2_5_VLProcessor"},
+	models:  []string{"qwen2_vl", "qwen2_5_vl"},
 
-	defaults: texts{image: "<|image_pad|>"},
+	defaults: qwenTexts,
 	mark:     imageToken,
-	tokens: func(_ *texts, l Layout, _ size) int {
-		return l.Grid[0] * l.Grid[1] * l.Grid[2] / max(l.Merge*l.Merge, 1)
-	},
-	text: repeated,
+	tokens:   qwenTokens,
+	text:     repeated,
+	video:    &videoPrompt{videoToken, gridTokens, func(t *texts, l Layout) string { return strings.Repeat(t.video, l.Tokens) }},
 }
 
-// Positions returns the positions of tokens along time, height and width for multimodal rotary embedding, and the position of the token that would be next,
-// as get_rope_index of Qwen2-VL, Qwen2.5-VL and Qwen3-VL computes them for images. ids is one sequence, image the id of the image token, and
-// images the layouts of the images in it, in turn: each run of image tokens is one image.
-//
-//	text:   t = h = w = p, p grows by 1
-//	image:  (t, h, w) = (p, p + i, p + j) of row i and column j of merged patches, then p grows by max(rows, columns)
-//
-// positions[:] is Batch.Positions of package transformer.
-// It allocates 12 bytes a token. The error wraps [snug.ErrShape] if the runs are not the images.
-func Positions(ids []int32, image int32, images []Layout) (positions [3][]int32, next int32, err error) {
-	left := images
-	all := make([]int32, 3*len(ids))
-	for a := range positions {
-		positions[a] = all[a*len(ids):][:len(ids):len(ids)]
-	}
-	for i := 0; i < len(ids); {
-		if ids[i] != image {
-			positions[0][i], positions[1][i], positions[2][i] = next, next, next
-			next++
-			i++
-			continue
+// qwen3Prompt is the same for images. A video has for each patch along time its seconds, and <|video_pad|> between marks of its own.
+var qwen3Prompt = prompt{
+	classes: []string{"Qwen3VLProcessor"},
+	models:  []string{"qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"},
+
+	defaults: qwenTexts,
+	mark:     imageToken,
+	tokens:   qwenTokens,
+	text:     repeated,
+	video: &videoPrompt{videoToken, gridTokens, func(t *texts, l Layout) string {
+		var b strings.Builder
+		for _, seconds := range l.Times {
+			fmt.Fprintf(&b, "<%.1f seconds>%s%s%s", seconds, t.start, strings.Repeat(t.video, l.Tokens/len(l.Times)), t.stop)
 		}
-		run := i
-		for run < len(ids) && ids[run] == image {
-			run++
-		}
-		if len(left) == 0 {
-			return [3][]int32{}, 0, fmt.Errorf("vision: image tokens at %d beyond the %d images: %w", i, len(images), snug.ErrShape)
-		}
-		l := left[0]
-		left = left[1:]
-		if err := l.check(); err != nil {
-			return [3][]int32{}, 0, err
-		}
-		merge := max(l.Merge, 1)
-		times, rows, columns := l.Grid[0], l.Grid[1]/merge, l.Grid[2]/merge
-		if n := int64(times) * int64(rows) * int64(columns); n != int64(run-i) {
-			return [3][]int32{}, 0, fmt.Errorf("vision: %d image tokens at %d, want %d for a grid of %v: %w", run-i, i, n, l.Grid, snug.ErrShape)
-		}
-		for j := range run - i {
-			positions[0][i+j] = next + int32(j/(rows*columns))
-			positions[1][i+j] = next + int32(j/columns%rows)
-			positions[2][i+j] = next + int32(j%columns)
-		}
-		next += int32(max(rows, columns))
-		i = run
-	}
-	if len(left) > 0 {
-		return [3][]int32{}, 0, fmt.Errorf("vision: %d images without image tokens, want a run of them for each of %d: %w", len(left), len(images), snug.ErrShape)
-	}
-	return positions, next, nil
+		return b.String()
+	}},
+}
+
+var qwenTexts = texts{image: "<|image_pad|>", video: "<|video_pad|>", start: "<|vision_start|>", stop: "<|vision_end|>"}
+
+func qwenTokens(t *texts, l Layout, _ size) int { return gridTokens(t, l) }
+
+func gridTokens(_ *texts, l Layout) int {
+	return l.Grid[0] * l.Grid[1] * l.Grid[2] / max(l.Merge*l.Merge, 1)
 }
 
 // What prompts share.
 
 func imageToken(t *texts) string { return t.image }
+
+func videoToken(t *texts) string { return t.video }
 
 func fixedLength(t *texts, _ Layout, _ size) int { return t.length }
 

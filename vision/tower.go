@@ -89,19 +89,7 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *or
 		prefix = f.prefix
 	}
 	t := &Tower{config: c, own: prefix, family: f, dtype: cmp.Or(o.DType, snug.F32), alone: len(c.Labels) == 0}
-	var loss layers.Loss = layers.MSE{}
-	if o.over != nil {
-		loss = o.over
-	}
-	if len(c.Labels) > 0 {
-		t.loss = layers.NewCrossEntropy("classifier", len(c.Labels), c.Width*len(f.means))
-		t.loss.Bias = &layers.Param{Name: "classifier.bias", Shape: []int{len(c.Labels)}, Trains: true}
-		loss = layers.Pooled{Loss: t.loss, Means: f.meansOf(&c)}
-	}
-	list := f.layers(&c, prefix, norms && f.norms)
-	if o.Train != nil {
-		list = freeze(list, loss, o.Train)
-	}
+	list, loss := t.stages(o, prefix, norms)
 	if from != nil {
 		check := func(p *layers.Param) bool {
 			err = from.check(t, p)
@@ -118,18 +106,41 @@ func newTower(c TowerConfig, o TowerOptions, prefix string, norms bool, from *or
 	return t, err
 }
 
-// freeze says which parameters train. Layers before the first that trains have no backward step.
+// stages returns the layers of the tower, of which those that do not train are one without a backward step, and the loss.
+func (t *Tower) stages(o TowerOptions, prefix string, norms bool) (list []layers.Layer, loss layers.Loss) {
+	c, f := &t.config, t.family
+	loss = layers.MSE{}
+	if o.over != nil {
+		loss = o.over
+	}
+	if len(c.Labels) > 0 {
+		t.loss = layers.NewCrossEntropy("classifier", len(c.Labels), c.Width*len(f.means))
+		t.loss.Bias = &layers.Param{Name: "classifier.bias", Shape: []int{len(c.Labels)}, Trains: true}
+		loss = layers.Pooled{Loss: t.loss, Means: f.meansOf(c)}
+	}
+	list = f.layers(c, prefix, norms && f.norms)
+	if o.Train != nil {
+		list = freeze(list, loss, o.Train)
+	}
+	return list, loss
+}
+
+// freeze says which parameters train. The layers before the first that trains become one, without a backward step.
 func freeze(list []layers.Layer, loss layers.Loss, trains func(name string) bool) []layers.Layer {
+	frozen := 0
 	any := false
 	choose := func(w *layers.Param) bool {
 		w.Trains = trains(w.Name)
 		any = any || w.Trains
 		return true
 	}
-	for i, l := range list {
+	for _, l := range list {
 		if l.Params(choose); !any {
-			list[i] = layers.NoGrad{Layer: l}
+			frozen++
 		}
+	}
+	if frozen > 0 {
+		list = append([]layers.Layer{layers.NoGrad{Layer: layers.Sequential(list[:frozen:frozen])}}, list[frozen:]...)
 	}
 	loss.Params(choose)
 	return list

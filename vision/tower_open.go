@@ -31,49 +31,20 @@ const (
 // config.json, or is that of the file system.
 func OpenTower(dir string, o TowerOptions) (t *Tower, err error) {
 	defer fault.Named(&err, "vision: OpenTower")
-	text, err := readConfig(dir)
+	r, err := readTower(dir, o)
 	if err != nil {
 		return nil, err
 	}
-	c, alone, err := parseConfig(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", configName, err)
+	defer func() { err = errors.Join(err, r.from.Close()) }()
+	prefix := r.from.prefix
+	if len(r.config.Labels) > 0 {
+		prefix = r.family.prefix
 	}
-	w, err := amp.OpenWeights(dir)
-	if err != nil {
+	if t, err = newTower(r.config, o, prefix, true, r.from); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	f, _ := byType(c.Family)
-	side := o.Image
-	if f.resizes && side == 0 {
-		if side, err = crop(dir); err != nil {
-			return nil, fmt.Errorf("the size of images, which Options.Image would give: %w", err)
-		}
-	}
-	c.see(side)
-	in := f.place(w, f.places())
-	fresh := o.Labels != nil
-	if head, has := w.Tensor("classifier.weight"); fresh {
-		c.Labels = o.Labels
-	} else if !has {
-		c.Labels = nil
-	} else if c.Labels, err = headLabels(text, c.Labels, head.Shape); err != nil {
-		return nil, fmt.Errorf("%s: %w", configName, err)
-	}
-	prefix := in.prefix
-	if len(c.Labels) > 0 {
-		prefix = f.prefix
-	}
-	from := &origin{w, in, fresh}
-	if err := from.deep(c.Layers); err != nil {
-		return nil, err
-	}
-	if t, err = newTower(c, o, prefix, true, from); err != nil {
-		return nil, err
-	}
-	t.text, t.alone = text, alone
-	if err = t.load(from); err == nil {
+	t.text, t.alone = r.text, r.alone
+	if err = t.load(r.from); err == nil {
 		t.pixels, err = files.ReadInput(filepath.Join(dir, pixelsName), files.Description)
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
@@ -83,6 +54,84 @@ func OpenTower(dir string, o TowerOptions) (t *Tower, err error) {
 		return nil, errors.Join(err, t.Close())
 	}
 	return t, nil
+}
+
+// ReadTower returns the Config of what [OpenTower] opens with the same options. It reads config.json and the headers of the weights. Errors are those
+// of OpenTower.
+func ReadTower(dir string, o TowerOptions) (c TowerConfig, err error) {
+	defer fault.Named(&err, "vision: ReadTower")
+	r, err := readTower(dir, o)
+	if err != nil {
+		return c, err
+	}
+	if err = r.from.Close(); err == nil {
+		_, err = r.config.check()
+	}
+	return r.config, err
+}
+
+// IsTower reports whether a folder has a config.json of a model_type that has a model for classification, whatever else is in it.
+func IsTower(dir string) bool {
+	text, err := readConfig(dir)
+	if err != nil {
+		return false
+	}
+	var top struct {
+		ModelType string `json:"model_type"`
+	}
+	if lenientJSON.Unmarshal(text, &top) != nil {
+		return false
+	}
+	f, _ := byType(top.ModelType)
+	return f != nil && f.classifier != ""
+}
+
+// towerFolder is what a folder of a tower has, whose values are not read yet.
+type towerFolder struct {
+	config TowerConfig
+	family *towerFamily
+	alone  bool
+	text   []byte // config.json
+	from   *origin
+}
+
+// readTower reads what a folder has. The caller closes its weights.
+func readTower(dir string, o TowerOptions) (r towerFolder, err error) {
+	if r.text, err = readConfig(dir); err != nil {
+		return r, err
+	}
+	if r.config, r.alone, err = parseConfig(r.text); err != nil {
+		return r, fmt.Errorf("%s: %w", configName, err)
+	}
+	w, err := amp.OpenWeights(dir)
+	if err != nil {
+		return r, err
+	}
+	r.family, _ = byType(r.config.Family)
+	r.from = &origin{w, r.family.place(w, r.family.places()), o.Labels != nil}
+	if err = r.complete(dir, o); err != nil {
+		err = errors.Join(err, w.Close())
+	}
+	return r, err
+}
+
+// complete adds to the Config what the options say, and the weights.
+func (r *towerFolder) complete(dir string, o TowerOptions) (err error) {
+	c, side := &r.config, o.Image
+	if r.family.resizes && side == 0 {
+		if side, err = crop(dir); err != nil {
+			return fmt.Errorf("the size of images, which Options.Image would give: %w", err)
+		}
+	}
+	c.see(side)
+	if head, has := r.from.Tensor("classifier.weight"); r.from.fresh {
+		c.Labels = o.Labels
+	} else if !has {
+		c.Labels = nil
+	} else if c.Labels, err = headLabels(r.text, c.Labels, head.Shape); err != nil {
+		return fmt.Errorf("%s: %w", configName, err)
+	}
+	return r.from.deep(c.Layers)
 }
 
 // readConfig reads the config.json of a folder.

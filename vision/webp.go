@@ -19,8 +19,7 @@ var webpFormat = func() format {
 
 // decodeWebP converts lossy images as libwebp does; those without loss have their colours.
 func decodeWebP(file []byte, o DecodeOptions) (*Image, error) {
-	const flags, animated = 20, 2
-	if len(file) > flags && string(file[12:16]) == "VP8X" && file[flags]&animated != 0 {
+	if animatedWebP(file) {
 		return nil, errors.New("animated, want one image: write the frames to a folder, or a GIF")
 	}
 	m, err := webp.Decode(bytes.NewReader(file))
@@ -33,6 +32,12 @@ func decodeWebP(file []byte, o DecodeOptions) (*Image, error) {
 		return out, nil
 	}
 	return rgb(m, o.OnWhite), nil
+}
+
+// animatedWebP reports whether the header of a WebP declares an animation.
+func animatedWebP(file []byte) bool {
+	const flags, animated = 20, 2
+	return len(file) > flags && string(file[8:16]) == "WEBPVP8X" && file[flags]&animated != 0
 }
 
 // webpOrientation looks at the chunks of the container.

@@ -2,26 +2,26 @@ package segment
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
-	"path/filepath"
-	"slices"
 
 	"github.com/snug-ml/snug"
-	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/strictjson"
 	"github.com/snug-ml/snug/layers"
 )
 
-// Config says what a model computes. The fields are those of config.json of model_type sam.
+// Config says what a model computes. Most fields are those of config.json of model_type sam.
 type Config struct {
 	Encoder EncoderConfig `json:"vision_config"`
 	Prompt  PromptConfig  `json:"prompt_encoder_config"`
 	Decoder DecoderConfig `json:"mask_decoder_config"`
 }
 
-// EncoderConfig says what the encoder of images computes.
+// EncoderConfig says what the encoder of images computes. What follows Channels down to Relative is a vision transformer's; TinyViT has Stages.
 type EncoderConfig struct {
+	Type       string  `json:"-"`          // "vit", a vision transformer, as is ""; or "tiny_vit", TinyViT
 	Image      int     `json:"image_size"` // pixels of the side of an image, a multiple of Patch
 	Patch      int     `json:"patch_size"` // pixels of the side of a patch
 	Channels   int     `json:"num_channels"`
@@ -39,6 +39,7 @@ type EncoderConfig struct {
 	Relative   bool    `json:"use_rel_pos"`         // attention has relative positions
 	Out        int     `json:"output_channels"`     // elements of a row of features
 	Waves      int     `json:"num_pos_feats"`       // random waves of a position, half as many as Out
+	Stages     []Stage `json:"-"`                   // of TinyViT, from the first
 }
 
 // PromptConfig says how prompts are embedded.
@@ -70,7 +71,7 @@ type DecoderConfig struct {
 func ViTB() Config {
 	return Config{
 		Encoder: EncoderConfig{
-			Image: 1024, Patch: 16, Channels: 3, Width: 768, Hidden: 3072, Ratio: 4, Layers: 12, Heads: 12, Activation: "gelu", Eps: 1e-6, QKVBias: true,
+			Type: "vit", Image: 1024, Patch: 16, Channels: 3, Width: 768, Hidden: 3072, Ratio: 4, Layers: 12, Heads: 12, Activation: "gelu", Eps: 1e-6, QKVBias: true,
 			Window: 14, Global: []int{2, 5, 8, 11}, Positions: true, Relative: true, Out: 256, Waves: 128,
 		},
 		Prompt:  PromptConfig{Image: 1024, Patch: 16, Width: 256, Channels: 16, Activation: "gelu", Eps: 1e-6, Points: 4},
@@ -103,8 +104,7 @@ func (c *Config) check() error {
 		name string
 		of   int
 	}{
-		{"vision_config.image_size", e.Image}, {"vision_config.patch_size", e.Patch}, {"vision_config.num_channels", e.Channels}, {"vision_config.hidden_size", e.Width},
-		{"vision_config.mlp_dim", e.Hidden}, {"vision_config.num_hidden_layers", e.Layers}, {"vision_config.num_attention_heads", e.Heads}, {"vision_config.output_channels", e.Out},
+		{"vision_config.image_size", e.Image}, {"vision_config.patch_size", e.Patch}, {"vision_config.num_channels", e.Channels}, {"vision_config.output_channels", e.Out},
 		{"prompt_encoder_config.mask_input_channels", p.Channels}, {"mask_decoder_config.mlp_dim", d.Hidden}, {"mask_decoder_config.num_hidden_layers", d.Layers},
 		{"mask_decoder_config.num_attention_heads", d.Heads}, {"mask_decoder_config.attention_downsample_rate", d.Downsample},
 		{"mask_decoder_config.num_multimask_outputs", d.Masks}, {"mask_decoder_config.iou_head_depth", d.IoUDepth}, {"mask_decoder_config.iou_head_hidden_dim", d.IoUHidden},
@@ -118,43 +118,43 @@ func (c *Config) check() error {
 	switch {
 	case d.IoUDepth < 2:
 		return fmt.Errorf("mask_decoder_config.iou_head_depth is %d, want 2 or more: %w", d.IoUDepth, snug.ErrConfig)
-	case 4*product(e.Width, e.Width)+2*product(e.Width, e.Hidden) > math.MaxInt32 || 9*product(e.Out, max(e.Out, e.Width)) > math.MaxInt32 || product(d.Width, max(d.Hidden, d.IoUHidden)) > math.MaxInt32 || product(d.IoUHidden, d.IoUHidden) > math.MaxInt32:
-		return fmt.Errorf("layers of %d and %d elements in the encoder and %d and %d in the decoder, want at most 2^31 elements of a block: %w", e.Width, e.Hidden, d.Width, d.Hidden, snug.ErrConfig)
+	case 9*product(e.Out, e.Out) > math.MaxInt32 || product(d.Width, max(d.Hidden, d.IoUHidden)) > math.MaxInt32 || product(d.IoUHidden, d.IoUHidden) > math.MaxInt32:
+		return fmt.Errorf("layers of %d elements in the encoder and %d and %d in the decoder, want at most 2^31 elements of a block: %w", e.Out, d.Width, d.Hidden, snug.ErrConfig)
 	case e.Image != grid*e.Patch || grid > mostPatches || e.Patch*e.Patch > most/e.Channels:
 		return fmt.Errorf("patches of %d pixels in images of %d, want them to divide the side, and at most 2^12 there: %w", e.Patch, e.Image, snug.ErrConfig)
 	case p.Image != e.Image || p.Patch != e.Patch || p.Width != e.Out || d.Width != e.Out || e.Waves != e.Out/2:
 		return fmt.Errorf("image_size, patch_size, output_channels, hidden_size or num_pos_feats of the three parts differ: %w", snug.ErrConfig)
 	case e.Out%8 != 0 || p.Channels%4 != 0 || p.Points != 4:
 		return fmt.Errorf("%d output_channels, %d mask_input_channels and %d num_point_embeddings, want multiples of 8 and of 4, and 4: %w", e.Out, p.Channels, p.Points, snug.ErrConfig)
-	case e.Width%e.Heads != 0 || e.Out%(2*d.Heads) != 0 || e.Out%d.Downsample != 0 || e.Out/d.Downsample%d.Heads != 0:
-		return fmt.Errorf("%d and %d heads do not divide hidden_size, or what attention_downsample_rate leaves of it: %w", e.Heads, d.Heads, snug.ErrConfig)
-	case e.Window < 0 || e.Window > grid || d.Masks > 64 || e.Layers > 1<<10 || d.Layers > 1<<10 || d.IoUDepth > 1<<10:
-		return fmt.Errorf("a window of %d patches, %d masks or %d, %d and %d layers, want a window of up to %d, up to 64 masks and 1024 layers: %w", e.Window, d.Masks, e.Layers, d.Layers, d.IoUDepth, grid, snug.ErrConfig)
+	case e.Out%(2*d.Heads) != 0 || e.Out%d.Downsample != 0 || e.Out/d.Downsample%d.Heads != 0:
+		return fmt.Errorf("%d heads of the decoder do not divide hidden_size, or what attention_downsample_rate leaves of it: %w", d.Heads, snug.ErrConfig)
+	case d.Masks > 64 || d.Layers > 1<<10 || d.IoUDepth > 1<<10:
+		return fmt.Errorf("%d masks or %d and %d layers, want up to 64 masks and 1024 layers: %w", d.Masks, d.Layers, d.IoUDepth, snug.ErrConfig)
 	}
-	for _, n := range []float64{float64(e.Channels) * float64(e.Image) * float64(e.Image), float64(c.Rows()) * float64(max(e.Out, 3*e.Width)), float64(1+d.Masks) * (float64(c.Side())*float64(c.Side()) + 1)} {
+	for _, n := range []float64{float64(e.Channels) * float64(e.Image) * float64(e.Image), float64(c.Rows()) * float64(e.Out), float64(1+d.Masks) * (float64(c.Side())*float64(c.Side()) + 1)} {
 		if n > math.MaxInt32 {
 			return fmt.Errorf("an image of %d channels and %d by %d pixels, its %d rows or its %d masks have more than 2^31 elements: %w", e.Channels, e.Image, e.Image, c.Rows(), 1+d.Masks, snug.ErrConfig)
 		}
 	}
-	for _, of := range []string{e.Activation, p.Activation, d.Activation} {
-		if _, known := activations[of]; !known {
-			return fmt.Errorf("hidden_act is %.40q, want gelu, gelu_pytorch_tanh, relu or silu: %w", of, snug.ErrConfig)
-		}
+	if err := errors.Join(checkLayer(p.Activation, p.Eps), checkLayer(d.Activation, d.Eps)); err != nil {
+		return err
 	}
-	for _, eps := range []float64{e.Eps, p.Eps, d.Eps} {
-		if !(eps > 0) || eps > 1 {
-			return fmt.Errorf("layer_norm_eps is %v, want above 0, and 1 at most: %w", eps, snug.ErrConfig)
-		}
+	k, err := c.kind()
+	if err != nil {
+		return err
 	}
-	return nil
+	return k.check(c)
 }
 
-// window returns the patches of the side of what attention of a layer sees.
-func (c *Config) window(layer int) int {
-	if c.Encoder.Window == 0 || slices.Contains(c.Encoder.Global, layer) {
-		return c.Grid()
+// checkLayer returns an error for an activation that nothing computes, or an epsilon of a norm out of range.
+func checkLayer(activation string, eps float64) error {
+	if _, known := activations[activation]; !known {
+		return fmt.Errorf("hidden_act is %.40q, want gelu, gelu_pytorch_tanh, relu or silu: %w", activation, snug.ErrConfig)
 	}
-	return c.Encoder.Window
+	if !(eps > 0) || eps > 1 {
+		return fmt.Errorf("layer_norm_eps is %v, want above 0, and 1 at most: %w", eps, snug.ErrConfig)
+	}
+	return nil
 }
 
 const (
@@ -164,28 +164,15 @@ const (
 
 var lenientJSON = strictjson.Options{Open: true, MaxBytes: 16 << 20}
 
-// ReadConfig reads the config.json of a folder. Fields that are missing are those of [ViTB]. The error wraps [snug.ErrConfig] for
-// another model, [snug.ErrCorrupt], or is of the file system.
+// ReadConfig reads what the model of a folder or a file computes, as [Open] does. Fields that config.json lacks are those of [ViTB]. The error
+// wraps [snug.ErrConfig] for another model, [snug.ErrCorrupt], or is of the file system.
 func ReadConfig(dir string) (c Config, err error) {
+	defer fault.Named(&err, "segment: ReadConfig")
 	c, _, err = readConfig(dir)
 	if err != nil {
-		return Config{}, fmt.Errorf("segment: ReadConfig: %w", err)
+		return Config{}, err
 	}
 	return c, nil
-}
-
-func readConfig(dir string) (c Config, text []byte, err error) {
-	if dir == "" {
-		return c, nil, fmt.Errorf("the folder has no name: %w", snug.ErrConfig)
-	}
-	if text, err = files.ReadInput(filepath.Join(dir, configName), files.Description); err != nil {
-		return c, nil, err
-	}
-	c, err = parseConfig(text)
-	if err != nil {
-		err = fmt.Errorf("%s: %w", configName, err)
-	}
-	return c, text, err
 }
 
 func parseConfig(text []byte) (c Config, err error) {

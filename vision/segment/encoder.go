@@ -1,108 +1,98 @@
 package segment
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/conv"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 )
 
-// Encoder is the encoder of images of a model: a vision transformer (Dosovitskiy et al. 2020, arXiv:2010.11929) with attention in windows and
-// relative positions (Li et al. 2022, arXiv:2203.16527), and two convolutions. It is frozen. It computes on the CPU, and is not safe for
+// Encoder is the encoder of images of a model, a vision transformer or TinyViT. It is frozen. It computes on the CPU, and is not safe for
 // concurrent use.
 type Encoder struct {
 	model  *layers.Model
+	kind   kind
 	config Config
-	x      []float32 // patches
+	folded []*folded // convolutions in all layers
+	x      []float32 // of an image, as the first layer takes it
 }
 
-// OpenEncoder opens the encoder of a folder of model_type sam that transformers wrote. Weights are converted to the type of the options.
+// kind is a kind of encoder of images, with a file of its own.
+type kind interface {
+	name() string
+	layout(c *Config) (layout, error)                                // in which a new model is written
+	tensor() string                                                  // that this kind has, and no other, in the layout of segment_anything
+	describe(s *shapes, c *Config)                                   // reads Encoder from the shapes of tensors in this layout
+	check(c *Config) error                                           // of Encoder
+	width(e *EncoderConfig) int                                      // of a row of what the first layer takes
+	input(to []float32, e *EncoderConfig, image []float32) []float32 // appends that of an image [channels, side, side]
+	layers(c *Config) []layers.Layer                                 // of which none needs a backward step
+}
+
+var kinds = []kind{vit{}, tinyViT{}}
+
+// kind returns that of the encoder.
+func (c *Config) kind() (kind, error) {
+	for i, k := range kinds {
+		if c.Encoder.Type == k.name() || c.Encoder.Type == "" && i == 0 {
+			return k, nil
+		}
+	}
+	return nil, fmt.Errorf("the encoder's Type is %.40q, want vit or tiny_vit: %w", c.Encoder.Type, snug.ErrConfig)
+}
+
+// OpenEncoder opens the encoder of a folder or a file, as [Open] does with the decoder. Weights are converted to the type of the options.
 // The error wraps [snug.ErrConfig] for another model or a device other than the CPU, [snug.ErrShape] or [snug.ErrCorrupt] for weights that
-// do not fit config.json, or is that of the file system.
+// do not fit the configuration, or is that of the file system.
 func OpenEncoder(dir string, o layers.Options) (e *Encoder, err error) {
 	defer fault.Named(&err, "segment: OpenEncoder")
-	c, _, err := readConfig(dir)
+	s, err := openSource(dir)
 	if err != nil {
 		return nil, err
 	}
-	file, err := amp.OpenWeights(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	list := c.Encoder.layers(&c)
-	if err := checkTensors(file, list); err != nil {
-		return nil, err
-	}
-	if e, err = newEncoder(c, o, list); err != nil {
-		return nil, err
-	}
-	if err := load(file, e.model); err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	return e, nil
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return newEncoder(s.config, s.layout, o, s.Weights)
 }
 
-func newEncoder(c Config, o layers.Options, list []layers.Layer) (*Encoder, error) {
+// newEncoder makes an encoder with random values, or with those of a file, whose tensors are compared before the encoder takes memory.
+func newEncoder(c Config, l layout, o layers.Options, file *amp.Weights) (*Encoder, error) {
 	if o.Device != nil && !o.Device.IsCPU() {
 		return nil, fmt.Errorf("the encoder computes on the CPU, not on %s: %w", o.Device.Name(), snug.ErrConfig)
 	}
-	for i, l := range list {
-		list[i] = layers.NoGrad{Layer: l}
+	k, err := c.kind()
+	if err != nil {
+		return nil, err
 	}
-	m, err := layers.NewModel(c.Encoder.Channels*c.Encoder.Patch*c.Encoder.Patch, layers.MSE{}, o, list...)
-	return &Encoder{model: m, config: c}, err
-}
-
-// layers returns the layers of the encoder, whose rows are patches. No parameter trains.
-func (e *EncoderConfig) layers(c *Config) (list []layers.Layer) {
-	const prefix = "vision_encoder."
-	grid, patch := c.Grid(), e.Channels*e.Patch*e.Patch
-	norm := func(name string, cols int, eps float64) *layers.Norm {
-		n := layers.NewLayerNorm(prefix+name, cols)
-		n.Eps = float32(eps)
-		return n
-	}
-	first := layers.NewPatches(prefix+"patch_embed", patch, e.Width, grid*grid, false)
-	first.Project.Weight.Shape = []int{e.Width, e.Channels, e.Patch, e.Patch}
-	first.Positions.Name, first.Positions.Shape = prefix+"pos_embed", []int{1, grid, grid, e.Width}
-	if list = append(list, first); !e.Positions {
-		list[0] = &first.Project
-	}
-	for i := range e.Layers {
-		at := fmt.Sprintf("layers.%d.", i)
-		a := &attend{
-			norm: *norm(at+"layer_norm1", e.Width, e.Eps), qkv: *layers.NewLinear(prefix+at+"attn.qkv", e.Width, 3*e.Width, e.QKVBias),
-			out: *layers.NewLinear(prefix+at+"attn.proj", e.Width, e.Width, true), heads: e.Heads, grid: grid, window: c.window(i),
-		}
-		if e.Relative {
-			for j, name := range []string{"attn.rel_pos_h", "attn.rel_pos_w"} {
-				p := layers.NewEmbedding(prefix+at+name, 2*a.window-1, e.Width/e.Heads).Table
-				p.Name = prefix + at + name
-				a.relative[j] = p
-			}
-		}
-		m := layers.NewMLP("", e.Width, e.Hidden, activations[e.Activation], false)
-		up := layers.NewLinear(prefix+at+"mlp.lin1", e.Width, e.Hidden, true)
-		m.Norm, m.Bias, up.Bias = *norm(at+"layer_norm2", e.Width, e.Eps), up.Bias, nil
-		m.In[0], m.Down[0] = *up, *layers.NewLinear(prefix+at+"mlp.lin2", e.Hidden, e.Width, true)
-		list = append(list, a, m)
-	}
-	const eps = 1e-6 // whatever config.json says
-	narrow := layers.NewLinear(prefix+"neck.conv1", e.Width, e.Out, false)
-	narrow.Weight.Shape = []int{e.Out, e.Width, 1, 1}
-	near := conv.Shape{In: e.Out, Out: e.Out, Dims: 2, Size: [3]int{grid, grid}, Kernel: [3]int{3, 3}, Layout: conv.ChannelsLast}.Same()
-	list = append(list, narrow, norm("neck.layer_norm1", e.Out, eps), convolve{layers.NewConv(prefix+"neck.conv2", near, false)}, norm("neck.layer_norm2", e.Out, eps))
-	layers.Sequential(list).Params(func(p *layers.Param) bool {
-		p.Trains = false
+	list, all := layers.Sequential(k.layers(&c)), []layers.Layer{}
+	list.Params(func(p *layers.Param) bool {
+		p.Name, p.Trains = l.rename(p.Name), false
 		return true
 	})
-	return list
+	if file != nil {
+		if err := checkTensors(file, list); err != nil {
+			return nil, err
+		}
+	}
+	for _, l := range list {
+		all = append(all, layers.NoGrad{Layer: l})
+	}
+	e := &Encoder{kind: k, config: c, folded: foldedOf(list)}
+	if e.model, err = layers.NewModel(k.width(&c.Encoder), layers.MSE{}, o, all...); err != nil || file == nil {
+		return e, err
+	}
+	err = load(file, e.model)
+	for _, f := range e.folded {
+		err = cmp.Or(err, f.fold(file))
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
 }
 
 // Config returns what the model computes.
@@ -125,7 +115,8 @@ func (e *Encoder) Close() error {
 
 // Encode writes the features of images to out, [images, Config.Rows, Encoder.Out] in float32: the last hidden state of transformers with
 // channels last. An image is [channels, side, side] as the processor of the folder gives it. The images pass one after the other, so that
-// memory is that of one: besides the weights about 15 activations of [Config.Rows, Width] at most. The error wraps [snug.ErrConfig],
+// memory is that of one: besides the weights about 15 activations of [Config.Rows, Width] at most, and of TinyViT two activations of its first
+// stage, [(Image/4)², Stages[0].Width], the image in the order of the layers twice, and parts of some MiB. The error wraps [snug.ErrConfig],
 // [snug.ErrShape], or is of ctx.
 func (e *Encoder) Encode(ctx context.Context, out []float32, images [][]float32) (err error) {
 	defer fault.Named(&err, "segment: Encode")
@@ -144,44 +135,10 @@ func (e *Encoder) Encode(ctx context.Context, out []float32, images [][]float32)
 		return fmt.Errorf("out has %d elements, want %d for each of %d images: %w", len(out), each, len(images), snug.ErrShape)
 	}
 	for i, x := range images {
-		e.cut(x)
+		e.x = e.kind.input(e.x[:0], &c.Encoder, x)
 		if err := e.model.Predict(ctx, out[i*each:][:each], layers.Sample{X: e.x}); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// cut writes the patches of an image to e.x.
-func (e *Encoder) cut(image []float32) {
-	c := &e.config.Encoder
-	e.x = e.x[:0]
-	for row := 0; row < c.Image; row += c.Patch {
-		for column := 0; column < c.Image; column += c.Patch {
-			for channel := range c.Channels {
-				for y := range c.Patch {
-					e.x = append(e.x, image[(channel*c.Image+row+y)*c.Image+column:][:c.Patch]...)
-				}
-			}
-		}
-	}
-}
-
-// convolve is a convolution of images whose positions are rows.
-type convolve struct{ *layers.Conv }
-
-// Width implements [layers.Layer].
-func (c convolve) Width(in int) (int, error) {
-	s := c.Shape
-	n := s.Size[0] * s.Size[1]
-	out, err := c.Conv.Width(in * n)
-	return out / n, err
-}
-
-// Forward implements [layers.Layer].
-func (c convolve) Forward(p *layers.Pass, x *layers.Tensor) *layers.Tensor {
-	y, s := p.Get(c.Shape.Out), c.Shape
-	s.Batch = p.Rows() / (s.Size[0] * s.Size[1])
-	p.Do(func() error { return conv.Forward(y.View, x.View, c.Weight.Value, snug.View{}, s) })
-	return y
 }

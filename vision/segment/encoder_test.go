@@ -19,6 +19,9 @@ import (
 
 const folders = "../testdata/sam"
 
+// models are those of transformers' layout, and tiny, of TinySAM's.
+var models = []string{"rel", "plain", "tiny"}
+
 // numbers are those of testdata/towers.py.
 func numbers(number, n int) []float32 {
 	x := make([]float32, n)
@@ -76,7 +79,7 @@ func encode(t *testing.T, dir string, o layers.Options) []float32 {
 
 // TestEncoderGolden: features are those of transformers.
 func TestEncoderGolden(t *testing.T) {
-	for _, name := range []string{"rel", "plain"} {
+	for _, name := range models {
 		t.Run(name, func(t *testing.T) {
 			like(t, readGolden(t, name).Features, encode(t, filepath.Join(folders, name), layers.Options{}), 3000, 1e-5, "features")
 		})

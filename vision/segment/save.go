@@ -1,12 +1,10 @@
 package segment
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"iter"
 	"math/rand/v2"
 	"path/filepath"
@@ -19,8 +17,9 @@ import (
 	"github.com/snug-ml/snug/layers"
 )
 
-// Save writes a folder that transformers loads as SamModel: the prompt encoder and the mask decoder in float32, and the encoder's tensors and
-// the files of the processor as they are in the folder that the model was opened from, which must still be there. It holds one tensor at a
+// Save writes a folder in the layout that the model was opened in: transformers loads it as SamModel, or segment_anything, MobileSAM or
+// TinySAM load the tensors of its model.safetensors. The prompt encoder and the mask decoder are in float32, and the encoder's tensors and
+// the files of the processor as they are where the model was opened, which must still be there. It holds one tensor at a
 // time. The folder's weights are replaced as by [amp.SaveShards].
 func (m *Model) Save(dir string) (err error) {
 	defer fault.Named(&err, "segment: Save")
@@ -30,38 +29,41 @@ func (m *Model) Save(dir string) (err error) {
 	if dir == "" {
 		return fmt.Errorf("the folder has no name: %w", snug.ErrConfig)
 	}
-	_, text, err := readConfig(m.dir)
+	s, err := openSource(m.dir)
 	if err != nil {
 		return err
 	}
-	if m.text != nil && !bytes.Equal(m.text, text) {
-		return fmt.Errorf("%s has another %s than when the model was opened: %w", m.dir, configName, snug.ErrCorrupt)
-	}
-	if text, err = inFloat32(text); err != nil {
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err = s.same(&m.config, m.layout); err != nil {
 		return err
 	}
-	w, err := amp.OpenWeights(m.dir)
+	counters, err := readCounters(s.Weights)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	if err = amp.SaveShards(dir, 0, m.tensors(w), map[string]string{"format": "pt"}); err != nil {
+	if err = amp.SaveShards(dir, 0, m.tensors(s.Weights, counters), m.layout.metadata()); err != nil {
 		return err
 	}
-	for _, name := range []string{pixelsName, "processor_config.json"} {
-		old, err := files.ReadInput(filepath.Join(m.dir, name), files.Description)
-		if err == nil {
-			err = replace(dir, name, old)
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+	return m.layout.extras(m.dir, dir)
+}
+
+// readCounters returns the bytes of the tensors that are not floats, such as how many batches a BatchNorm has seen.
+func readCounters(w *amp.Weights) (map[string]snug.View, error) {
+	all := map[string]snug.View{}
+	for _, t := range w.Tensors() {
+		if t.ElementType() == 0 {
+			b := make([]uint8, t.Bytes())
+			if err := w.ReadBytes(t.Name, 0, b); err != nil {
+				return nil, err
+			}
+			all[t.Name] = snug.ViewOf8(b)
 		}
 	}
-	return replace(dir, configName, text)
+	return all, nil
 }
 
 // tensors yields the parameters of the model, and the other tensors of a file.
-func (m *Model) tensors(w *amp.Weights) iter.Seq2[amp.Tensor, snug.View] {
+func (m *Model) tensors(w *amp.Weights, counters map[string]snug.View) iter.Seq2[amp.Tensor, snug.View] {
 	return func(yield func(amp.Tensor, snug.View) bool) {
 		own := map[string]bool{}
 		for _, p := range m.model.Params() {
@@ -70,17 +72,19 @@ func (m *Model) tensors(w *amp.Weights) iter.Seq2[amp.Tensor, snug.View] {
 			}
 		}
 		for _, t := range w.Tensors() {
-			if own[t.Name] || t.ElementType() == 0 {
+			if own[t.Name] {
 				continue
 			}
-			t.Make = func() (snug.View, error) {
-				v, _, err := snug.MakeView(snug.CPU(), t.ElementType(), t.Len())
-				if err == nil {
-					err = w.Load(t.Name, v)
+			if t.ElementType() != 0 {
+				t.Make = func() (snug.View, error) {
+					v, _, err := snug.MakeView(snug.CPU(), t.ElementType(), t.Len())
+					if err == nil {
+						err = w.Load(t.Name, v)
+					}
+					return v, err
 				}
-				return v, err
 			}
-			if !yield(t, snug.View{}) {
+			if !yield(t, counters[t.Name]) {
 				return
 			}
 		}
@@ -119,7 +123,8 @@ func inFloat32(text []byte) ([]byte, error) {
 }
 
 // Create writes the folder of a new model with random values, which depend on seed, in float32, with the settings of a processor. It holds
-// the model. The error wraps [snug.ErrConfig], or is that of the file system.
+// the model. With a vision transformer the folder is transformers', with TinyViT that of MobileSAM without the head of a classifier. The error
+// wraps [snug.ErrConfig], or is that of the file system.
 func Create(dir string, c Config, seed uint64) (err error) {
 	defer fault.Named(&err, "segment: Create")
 	if dir == "" {
@@ -128,11 +133,15 @@ func Create(dir string, c Config, seed uint64) (err error) {
 	if err := c.check(); err != nil {
 		return err
 	}
-	text, err := c.text()
+	k, err := c.kind()
 	if err != nil {
 		return err
 	}
-	m, err := newModel(c, Options{}, seed, nil)
+	l, err := k.layout(&c)
+	if err != nil {
+		return err
+	}
+	m, err := newModel(c, l, Options{}, seed, nil)
 	if err != nil {
 		return err
 	}
@@ -140,7 +149,7 @@ func Create(dir string, c Config, seed uint64) (err error) {
 	for i := range m.decoder.waves.Value.Float32s() { // of a deviation of 1, as in the paper's code
 		m.decoder.waves.Value.Float32s()[i] = float32(rng.NormFloat64())
 	}
-	e, err := newEncoder(c, layers.Options{Seed: seed}, c.Encoder.layers(&c))
+	e, err := newEncoder(c, l, layers.Options{Seed: seed}, nil)
 	if err != nil {
 		return err
 	}
@@ -150,7 +159,14 @@ func Create(dir string, c Config, seed uint64) (err error) {
 				return
 			}
 		}
-	}, map[string]string{"format": "pt"})
+		for _, f := range e.folded {
+			for _, n := range f.neutral() {
+				if !yield(n.Tensor, n.View) {
+					return
+				}
+			}
+		}
+	}, l.metadata())
 	if err != nil {
 		return err
 	}
@@ -160,7 +176,7 @@ func Create(dir string, c Config, seed uint64) (err error) {
 	if err := replace(dir, pixelsName, []byte(pixels)); err != nil {
 		return err
 	}
-	return replace(dir, configName, text)
+	return l.extras(dir, dir)
 }
 
 // text returns a config.json. Numbers that transformers wants to be floats have a point or an exponent.

@@ -45,41 +45,41 @@ type Model struct {
 	loss    *loss
 	config  Config
 	dir     string // which has the encoder
-	text    []byte // config.json there
+	layout  layout // there
 	x       []float32
 }
 
-// Open opens a folder of model_type sam that transformers wrote, without its encoder. The error wraps [snug.ErrConfig] for another model,
-// [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not fit config.json, or is that of the file system.
+// Open opens a model without its encoder: a folder of model_type sam that transformers wrote; or a safetensors file, or a folder with
+// model.safetensors and no config.json, with the names of tensors that segment_anything, MobileSAM and TinySAM give them, whose shapes say
+// what the model computes. These have 8 heads in the decoder, and with TinyViT images of 1024 pixels, unless the file's metadata has
+// another image_size. The error wraps [snug.ErrConfig] for another model, [snug.ErrShape] or [snug.ErrCorrupt] for weights that do not
+// fit the configuration, or is that of the file system.
 func Open(dir string, o Options) (m *Model, err error) {
 	defer fault.Named(&err, "segment: Open")
-	c, text, err := readConfig(dir)
+	s, err := openSource(dir)
 	if err != nil {
 		return nil, err
 	}
-	file, err := amp.OpenWeights(dir)
-	if err != nil {
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if m, err = newModel(s.config, s.layout, o, 0, s.Weights); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if m, err = newModel(c, o, 0, file); err != nil {
-		return nil, err
-	}
-	m.dir, m.text = dir, text
-	if err := load(file, m.model); err != nil {
+	m.dir = dir
+	if err := load(s.Weights, m.model); err != nil {
 		return nil, errors.Join(err, m.Close())
 	}
 	return m, nil
 }
 
 // newModel makes a model with random values. Unless nil, file has the tensors, which are compared before the model takes memory.
-func newModel(c Config, o Options, seed uint64, file *amp.Weights) (*Model, error) {
-	m := &Model{config: c}
+func newModel(c Config, l layout, o Options, seed uint64, file *amp.Weights) (*Model, error) {
+	m := &Model{config: c, layout: l}
 	if o.Loss == (Loss{}) {
 		o.Loss = Loss{20, 1, 1}
 	}
 	m.decoder, m.loss = newDecoder(&m.config), &loss{Loss: o.Loss, config: &m.config, several: o.Several}
 	m.decoder.Params(func(p *layers.Param) bool {
+		p.Name = l.rename(p.Name)
 		p.Trains = p.Trains && (o.Train == nil || o.Train(p.Name))
 		return true
 	})

@@ -57,7 +57,7 @@ func (w sums) Into(name string) (snug.View, snug.Into, error) {
 
 // TestGolden: masks, scores, the loss and all gradients are those of transformers.
 func TestGolden(t *testing.T) {
-	for _, name := range []string{"rel", "plain"} {
+	for _, name := range models {
 		all := readGolden(t, name)
 		for which, golden := range all.Cases {
 			t.Run(name+" "+which, func(t *testing.T) {

@@ -76,7 +76,7 @@ func TestTrains(t *testing.T) {
 
 // TestSteps: losses of steps of AdamW are those of PyTorch.
 func TestSteps(t *testing.T) {
-	for _, name := range []string{"rel", "plain"} {
+	for _, name := range models {
 		items, several := batch(t, name, "boxes")
 		tr, err := train.New(open(t, filepath.Join(folders, name), segment.Options{Several: several}), train.Options{Schedule: train.Constant(1e-3)})
 		require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestSaves(t *testing.T) {
 
 // TestEncoderTypes: features in 16 bits are those in float32 but for rounding, and each image has its own.
 func TestEncoderTypes(t *testing.T) {
-	for _, name := range []string{"rel", "plain"} {
+	for _, name := range models {
 		want := encode(t, filepath.Join(folders, name), layers.Options{})
 		for dt, tolerance := range map[snug.DType]float64{snug.BF16: 0.1, snug.F16: 0.02} {
 			got, sum := encode(t, filepath.Join(folders, name), layers.Options{DType: dt}), 0.
@@ -254,7 +254,7 @@ func TestRefusesConfigs(t *testing.T) {
 func TestZero(t *testing.T) {
 	var none *segment.Model
 	var encoder *segment.Encoder
-	kerneltest.Zero(t, none, new(segment.Model), encoder, new(segment.Encoder), segment.Config{}, segment.Loss{}, segment.Item{}, segment.Prompt{}, segment.IoU, segment.ViTB, segment.Open, segment.OpenEncoder, segment.ReadFeatures, segment.Create, segment.ReadConfig)
+	kerneltest.Zero(t, none, new(segment.Model), encoder, new(segment.Encoder), segment.Config{}, segment.Loss{}, segment.Item{}, segment.Prompt{}, segment.Stage{}, segment.IoU, segment.ViTB, segment.TinyViT, segment.Open, segment.OpenEncoder, segment.ReadFeatures, segment.Create, segment.ReadConfig)
 }
 
 // TestTarget: a mask of a photo becomes that of the resized and padded image.

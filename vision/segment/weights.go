@@ -26,7 +26,7 @@ func checkTensor(w *amp.Weights, name string, shape []int) error {
 	case dt != snug.F32 && dt != snug.F16 && dt != snug.BF16:
 		return fmt.Errorf("%s has elements of the type %s, want F32, F16 or BF16: %w", name, info.DType, snug.ErrConfig)
 	case !slices.Equal(info.Shape, shape):
-		return fmt.Errorf("%s has the shape %v, want %v by %s: %w", name, info.Shape, shape, configName, snug.ErrShape)
+		return fmt.Errorf("%s has the shape %v, want %v by the configuration: %w", name, info.Shape, shape, snug.ErrShape)
 	}
 	return nil
 }

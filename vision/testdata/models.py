@@ -5,11 +5,14 @@ Python 3.13, transformers 5.24.0, torch 2.15.0, safetensors 0.8.0:
     python vision/testdata/models.py              # makes the folder
     python vision/testdata/models.py adapter DIR  # PEFT loads what Model.SaveAdapter wrote
     python vision/testdata/models.py saved DIR    # transformers loads what Model.Save wrote
+    python vision/testdata/models.py videos       # makes the files video.json of the models that are there
+    python vision/testdata/models.py towers       # makes the gradients of towers in the files golden.json that are there
 
 models/NAME has the files of save_pretrained, weights in bfloat16, and golden.json: the tokens of two sequences with three images, of
 which the pixels are numbers that the test makes too, the mean loss of the labels, the logits of the last row of each and, where images
 have grids of patches, 6 tokens that generate writes behind it and the logits of the last of them; for each parameter that is not of the tower the norm of the loss's gradient and
-its product with numbers that the test makes too; in float64.
+its product with numbers that the test makes too; in float64. video.json has the same of two sequences with two videos and an image between
+them, where the token of videos is VIDEO.
 
 adapter: SNUG_SAVE=DIR go test -run TestModelAdapterForPEFT ./vision writes the folders; saved: TestModelSaves does.
 """
@@ -29,7 +32,7 @@ from towers import SHAPE, numbers, spelled
 
 HERE = pathlib.Path(__file__).parent
 TEXT = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, intermediate_size=24, vocab_size=20, head_dim=8)
-IMAGE = 5
+IMAGE, VIDEO = 5, 10
 
 
 def models():
@@ -152,6 +155,23 @@ def deep(m, folder, images, indexes):
     return golden(type(m).from_pretrained(folder, config=config, dtype=torch.float64), images)["loss"]
 
 
+def tower(m, names):
+    """The gradients of the tower's parameters."""
+    of = lambda n: "vision_tower" in n or "vision_model" in n or "visual." in n and "merger" not in n
+    params = sorted(((names[n], p) for n, p in m.named_parameters() if of(n) and p.grad is not None), key=lambda of: of[0])
+    return {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(5000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
+
+
+def towers():
+    for name, m, images in models():
+        folder = HERE / "models" / name
+        old = json.loads((folder / "golden.json").read_text())
+        if name not in ("llava-mistral", "paligemma2"):
+            m = type(m).from_pretrained(folder, dtype=torch.float64)
+            golden(m, images)
+            (folder / "golden.json").write_text(json.dumps(dict(old, tower=tower(m, spelled(m, folder))), indent=0))
+
+
 def make():
     shutil.rmtree(HERE / "models", ignore_errors=True)
     for at, (name, m, images) in enumerate(models()):
@@ -165,12 +185,51 @@ def make():
         out, names = golden(m, images), spelled(m, folder)
         params = sorted(((names[n], p) for n, p in m.named_parameters() if "vision_tower" not in n and "vision_model" not in n and "image_newline" not in n and ("visual." not in n or "merger" in n)), key=lambda of: of[0])
         out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
-        if name in ("llava", "gemma3", "paligemma"):
-            tower = sorted((names[n], p) for n, p in m.named_parameters() if ("vision_tower" in n) and p.grad is not None)
-            out["tower"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(5000 + i, p.shape)).sum())] for i, (n, p) in enumerate(tower)}
+        if name not in ("llava-mistral", "paligemma2"):
+            out["tower"] = tower(m, names)
         if name == "qwen3_vl":
             out["deep"] = {str(at): deep(m, folder, images, at) for at in ([0, 3], [])}
         (folder / "golden.json").write_text(json.dumps(out, indent=0))
+
+
+def video_golden(m, intervals):
+    """Of two sequences: a video of three patches along time and an image, and a video of two."""
+    apart = m.config.model_type == "qwen3_vl"
+    clip = lambda t, n: [x for i in range(t) for x in [11] * apart + [VIDEO] * n + [12] * apart]
+    videos, image = [(3, 4, 6), (2, 8, 4)], (1, 4, 6)
+    lists = [[1, 7, *clip(3, 6), 8, 3, *[IMAGE] * 6, 4, 9, 2], [1, *clip(2, 8), 6, 2]]
+    wanted = lambda tokens: [t if t not in (IMAGE, VIDEO) else -100 for t in tokens[1:]] + [-100]
+    targets = sum(t >= 0 for s in lists for t in wanted(s))
+    patch, rows = m.config.vision_config.patch_size, lambda number, g: numbers(1000 + number, (g[0] * g[1] * g[2], 3 * 2 * patch * patch))
+    total, out = 0, dict(tokens=[], logits=[], written=[], videos=videos, image=image, intervals=intervals)
+    for i, tokens in enumerate(lists):
+        ids = torch.tensor([tokens])
+        more = dict(pixel_values_videos=rows(2 * i, videos[i]), video_grid_thw=torch.tensor(videos[i : i + 1]), mm_token_type_ids=(ids == IMAGE).int() + 2 * (ids == VIDEO).int())
+        if m.config.model_type == "qwen2_5_vl":
+            more["second_per_grid_ts"] = torch.tensor(intervals[i : i + 1])
+        if i == 0:
+            more |= dict(pixel_values=rows(1, image), image_grid_thw=torch.tensor([image]))
+        logits = m(input_ids=ids, **more).logits[0]
+        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(wanted(tokens)), reduction="sum") / targets
+        loss.backward()
+        total += loss.item()
+        text = m.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=None, output_logits=True, return_dict_in_generate=True, **more)
+        out["written"].append(dict(tokens=text.sequences[0, len(tokens) :].tolist(), logits=text.logits[-1][0].tolist()))
+        out["tokens"].append(tokens)
+        out["logits"] += logits[-1].tolist()
+    return dict(out, loss=total)
+
+
+def videos():
+    for name in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl"):
+        folder = HERE / "models" / name
+        config = transformers.AutoConfig.from_pretrained(folder)
+        config.video_token_id = VIDEO
+        m = transformers.AutoModelForImageTextToText.from_pretrained(folder, config=config, dtype=torch.float64)
+        out, names = video_golden(m, [0.73, 8.0]), spelled(m, folder)
+        params = sorted(((names[n], p) for n, p in m.named_parameters() if "visual." not in n or "merger" in n), key=lambda of: of[0])
+        out["gradients"] = {n: [float("%.9g" % v) for v in (p.grad.norm(), (p.grad * numbers(2000 + i, p.shape)).sum())] for i, (n, p) in enumerate(params)}
+        (folder / "video.json").write_text(json.dumps(out, indent=0))
 
 
 def check(what, saved):
@@ -191,7 +250,12 @@ def check(what, saved):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["videos"]:
+        videos()
+    elif sys.argv[1:] == ["towers"]:
+        towers()
+    elif len(sys.argv) > 1:
         check(*sys.argv[1:])
     else:
         make()
+        videos()
