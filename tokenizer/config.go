@@ -22,7 +22,8 @@ type Config struct {
 	// ChatTemplate is the text of the default chat template, in Jinja2. It is empty for models without one. As in
 	// transformers 5, chat_template.jinja comes first, and then nothing of the field chat_template of
 	// tokenizer_config.json counts, which comes next. The last is chat_template.json, which transformers reads for
-	// processors alone.
+	// processors alone. In a folder with a processor, that of a model of images and text, what the processor reads comes
+	// first: the field chat_template of processor_config.json, chat_template.json, then chat_template.jinja.
 	ChatTemplate string
 	// Templates are further templates by their names, such as "tool_use": the files of the folder
 	// additional_chat_templates, or else those of a list in the field chat_template.
@@ -301,7 +302,7 @@ func templatesFile(raw json.RawMessage) (templates map[string]string, err error)
 
 // readTemplates finds the chat templates of a folder.
 func (c *Config) readTemplates(folder string, field json.RawMessage) error {
-	own, err := readTemplateFiles(folder)
+	beside, err := readTemplateFiles(folder)
 	if err != nil {
 		return err
 	}
@@ -309,34 +310,58 @@ func (c *Config) readTemplates(folder string, field json.RawMessage) error {
 	if err != nil {
 		return fmt.Errorf("tokenizer: tokenizer_config.json: %w: %w", err, snug.ErrCorrupt)
 	}
-	if said == nil {
-		path := filepath.Join(folder, "chat_template.json")
-		data, err := readIf(path, files.Description)
-		if err != nil {
-			return err
-		}
-		if data != nil {
-			var f struct {
-				ChatTemplate json.RawMessage `json:"chat_template"`
-			}
-			err := (strictjson.Options{Open: true}).Unmarshal(data, &f)
-			if err == nil {
-				said, err = templatesFile(f.ChatTemplate)
-			}
-			if err != nil {
-				return fmt.Errorf("tokenizer: %s: %w: %w", path, err, snug.ErrCorrupt)
-			}
-		}
+	processor, has, err := readProcessorTemplates(folder)
+	if err != nil {
+		return err
 	}
-	if own == nil {
-		own = said
+	order := []map[string]string{beside, said, processor}
+	if has {
+		order = []map[string]string{processor, beside, said}
 	}
-	c.ChatTemplate = cmp.Or(own["default"], said["default"])
+	order = slices.DeleteFunc(order, func(m map[string]string) bool { return m == nil })
+	if len(order) == 0 {
+		return nil
+	}
+	own := order[0]
+	for _, m := range order {
+		c.ChatTemplate = cmp.Or(c.ChatTemplate, m["default"])
+	}
 	if delete(own, "default"); len(own) > 0 {
 		c.Templates = own
 	}
 	return nil
 }
+
+// readProcessorTemplates returns the chat templates that transformers reads for processors alone, nil if there are none, and
+// whether the folder has a processor.
+func readProcessorTemplates(folder string) (templates map[string]string, has bool, err error) {
+	_, missing := os.Stat(filepath.Join(folder, "preprocessor_config.json"))
+	has = missing == nil
+	for _, name := range []string{processorFile, "chat_template.json"} {
+		path := filepath.Join(folder, name)
+		data, err := readIf(path, files.Description)
+		if err != nil {
+			return nil, false, err
+		}
+		has = has || name == processorFile && data != nil
+		if data == nil || templates != nil {
+			continue
+		}
+		var f struct {
+			ChatTemplate json.RawMessage `json:"chat_template"`
+		}
+		if err = (strictjson.Options{Open: true}).Unmarshal(data, &f); err == nil {
+			templates, err = templatesFile(f.ChatTemplate)
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("tokenizer: %s: %w: %w", path, err, snug.ErrCorrupt)
+		}
+	}
+	return templates, has, nil
+}
+
+// processorFile is the file of a processor, which may have its chat template too.
+const processorFile = "processor_config.json"
 
 // maxTemplates is the most files of templates beside the default.
 const maxTemplates = 64

@@ -180,6 +180,7 @@ func (f *file) build() (t *Tokenizer, err error) {
 	if t.split, err = section("pre_tokenizer", f.PreTokenizer, readPreTokenizer); err != nil {
 		return nil, err
 	}
+	t.splitFile = f.PreTokenizer
 	if n := len(t.split); n > 0 {
 		if b, ok := t.split[n-1].(byteLevel); ok {
 			b.last = true

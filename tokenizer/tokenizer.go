@@ -31,6 +31,7 @@
 package tokenizer
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -51,6 +52,7 @@ type Tokenizer struct {
 	added      added
 	normalizer normalizers
 	split      []preTokenizer
+	splitFile  json.RawMessage // of split
 	model      *bpe
 	post       []postProcessor
 	decode     []decoder

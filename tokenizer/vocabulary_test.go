@@ -181,6 +181,11 @@ func TestChatTemplates(t *testing.T) {
 		{"more files, and a field", map[string]any{"additional_chat_templates/rag.jinja": "c", "tokenizer_config.json": `{"chat_template": "field"}`}, "field", map[string]string{"rag": "c"}, ""},
 		{"chat_template.json", map[string]any{"chat_template.json": `{"chat_template": "json"}`}, "json", nil, ""},
 		{"chat_template.json after the field", map[string]any{"tokenizer_config.json": `{"chat_template": "field"}`, "chat_template.json": `{"chat_template": "json"}`}, "field", nil, ""},
+		{"chat_template.json of a processor", map[string]any{"preprocessor_config.json": "{}", "tokenizer_config.json": `{"chat_template": "field"}`, "chat_template.jinja": "file", "chat_template.json": `{"chat_template": "json"}`}, "json", nil, ""},
+		{"a processor's own", map[string]any{"processor_config.json": `{"chat_template": "own"}`, "chat_template.jinja": "file", "chat_template.json": `{"chat_template": "json"}`}, "own", nil, ""},
+		{"a processor's file", map[string]any{"processor_config.json": `{}`, "tokenizer_config.json": `{"chat_template": "field"}`, "chat_template.jinja": "file"}, "file", nil, ""},
+		{"a processor without one", map[string]any{"preprocessor_config.json": `{}`, "tokenizer_config.json": `{"chat_template": "field"}`}, "field", nil, ""},
+		{"a damaged template of a processor", map[string]any{"processor_config.json": `{"chat_template": 3}`}, "", nil, "processor_config.json"},
 		{"a damaged chat_template.json", map[string]any{"chat_template.json": `{"chat_template": 3}`}, "", nil, "chat_template.json"},
 		{"twice the same name", map[string]any{"tokenizer_config.json": `{"chat_template": [{"name": "a", "template": "a"}, {"name": "a", "template": "b"}]}`}, "", nil, "comes twice"},
 	} {

@@ -89,7 +89,10 @@ func (m *Model) stage(have snug.View, dev *snug.Device, n int) (snug.View, error
 func (m *Model) conv() bool { return m.config.names().conv }
 
 // wants reports whether a parameter is quantized.
-func (q *quantizer) wants(p *Param) bool {
+func (q *quantizer) wants(p *Param) bool { return q.isQuantized(p) }
+
+// isQuantized reports whether a parameter is held in few bits, or will be.
+func (m *Model) isQuantized(p *Param) bool {
 	return p.Value.Len() == 0 && p.Len() > 0 && p.Pages == nil
 }
 
@@ -143,6 +146,9 @@ func (q *quantizer) load(p *Param, w *qlora.Weights, name string) (err error) {
 
 // hold counts a quantized matrix, and moves it to the pages.
 func (q *quantizer) hold(p *Param) error {
+	if q.options.SaveOnly { // which closes it at once
+		return nil
+	}
 	q.free = append(q.free, p.Quantized.Close)
 	if q.options.Pages != nil {
 		q.pagedBytes += p.Quantized.Bytes()
@@ -245,7 +251,7 @@ type merger struct {
 
 // value returns the elements of a parameter of the base: a matrix in floats with its adapter merged.
 func (g *merger) value(p *Param) (snug.View, error) {
-	if l := g.matrices[p]; l != nil && (l.Adapter != nil || p.Quantized != nil) {
+	if l := g.matrices[p]; l != nil && (l.Adapter != nil || g.isQuantized(p)) {
 		return g.matrix(l)
 	}
 	return g.keep(p)
@@ -277,32 +283,28 @@ func (g *merger) matrix(l *linear) (_ snug.View, err error) {
 	if err := g.close(); err != nil {
 		return snug.View{}, err
 	}
-	n := l.In * l.Out
-	if g.whole, err = g.stage(g.whole, g.dev, n); err != nil {
-		return snug.View{}, err
-	}
-	dst := part(g.whole, 0, n)
 	if l.Adapter != nil {
 		if err := l.Adapter.Expand(); err != nil {
-			return dst, err
+			return snug.View{}, err
 		}
 	}
-	switch {
-	case l.Weight.Quantized == nil:
-		return dst, g.mergePlain(dst, l)
-	case l.Adapter == nil:
-		if err := l.Weight.Quantized.Dequantize(dst); err != nil {
-			return dst, err
-		}
-	default:
-		lost, err := qlora.Merge(dst, l.Weight.Quantized, l.Adapter.LoRA, 0)
+	if _, in := l.Weight.Pages.(inFolder); in && g.options.SaveOnly { // nothing else has these elements
+		w, err := g.keep(l.Weight)
 		if err != nil {
-			return dst, fmt.Errorf("merging the adapter of %s: %w", l.Weight.Name, err)
+			return w, err
 		}
-		g.lost.Add(lost)
+		return w, g.mergeInto(w, w, l)
 	}
-	if !l.Transposed {
-		return dst, nil
+	n := l.In * l.Out
+	dst, err := g.room(n)
+	switch {
+	case err != nil:
+		return dst, err
+	case !g.isQuantized(l.Weight):
+		return dst, l.Weight.With(false, func(w snug.View) error { return g.mergeInto(dst, w, l) })
+	}
+	if err := g.decode(dst, l); err != nil || !l.Transposed {
+		return dst, err
 	}
 	host, _, err := snug.MakeView(snug.CPU(), g.dtype, n)
 	if err != nil {
@@ -318,19 +320,47 @@ func (g *merger) matrix(l *linear) (_ snug.View, err error) {
 	return transposed, transpose(transposed, host, l.Out, l.In)
 }
 
-// mergePlain merges the adapter of a matrix in floats, and keeps its layout.
-func (g *merger) mergePlain(dst snug.View, l *linear) error {
-	return l.Weight.With(false, func(w snug.View) (err error) {
-		d, err := qlora.NewDense(w, l.Out, l.In, l.Transposed)
-		if err != nil {
+// room returns memory for n elements of a matrix.
+func (g *merger) room(n int) (_ snug.View, err error) {
+	if g.options.SaveOnly {
+		return g.folder.room(n)
+	}
+	if g.whole, err = g.stage(g.whole, g.dev, n); err != nil {
+		return snug.View{}, err
+	}
+	return part(g.whole, 0, n), nil
+}
+
+// decode writes the elements of a matrix in few bits, [out, in], with its adapter merged.
+func (g *merger) decode(dst snug.View, l *linear) (err error) {
+	w := l.Weight.Quantized
+	if w == nil {
+		if w, err = g.folder.quantized(l.Weight); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, d.Close()) }()
-		lost, err := d.Merge(dst, l.Adapter.LoRA)
-		if err != nil {
-			return fmt.Errorf("merging the adapter of %s: %w", l.Weight.Name, err)
-		}
-		g.lost.Add(lost)
-		return nil
-	})
+		defer func() { err = errors.Join(err, w.Close()) }()
+	}
+	if l.Adapter == nil {
+		return w.Dequantize(dst)
+	}
+	lost, err := qlora.Merge(dst, w, l.Adapter.LoRA, 0)
+	if err != nil {
+		return fmt.Errorf("merging the adapter of %s: %w", l.Weight.Name, err)
+	}
+	g.lost.Add(lost)
+	return nil
+}
+
+// mergeInto merges the adapter of a matrix w in floats, and keeps its layout. dst may be w.
+func (g *merger) mergeInto(dst, w snug.View, l *linear) error {
+	d, err := qlora.NewDense(w, l.Out, l.In, l.Transposed)
+	if err != nil {
+		return err
+	}
+	lost, err := d.Merge(dst, l.Adapter.LoRA)
+	if err := errors.Join(err, d.Close()); err != nil {
+		return fmt.Errorf("merging the adapter of %s: %w", l.Weight.Name, err)
+	}
+	g.lost.Add(lost)
+	return nil
 }

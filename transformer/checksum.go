@@ -37,15 +37,23 @@ func Checksum(dir string) (config, weights string, err error) {
 	if err != nil {
 		return "", "", err
 	}
+	if weights, err = ChecksumWeights(dir); err != nil {
+		return "", "", err
+	}
+	return c.checksum(), weights, nil
+}
+
+// ChecksumWeights is the weights' part of [Checksum], of a folder of any model.
+func ChecksumWeights(dir string) (weights string, err error) {
 	set, err := safetensors.Open(dir)
 	if err == nil {
 		weights, err = sampleWeights(set)
 		err = errors.Join(err, set.Close())
 	}
 	if err != nil {
-		return "", "", fmt.Errorf("transformer: Checksum: %w", err)
+		return "", fmt.Errorf("transformer: Checksum: %w", err)
 	}
-	return c.checksum(), weights, nil
+	return weights, nil
 }
 
 // hexed returns half of a sum, which tells any two models apart.

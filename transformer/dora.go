@@ -14,7 +14,7 @@ import (
 // makeMagnitudes makes the DoRA of each adapter, and sets the magnitudes of fresh adapters to the norms of the rows of
 // their matrix.
 func (m *Model) makeMagnitudes() error {
-	if !m.adapters.DoRA {
+	if !m.adapters.DoRA || m.options.SaveOnly {
 		return nil
 	}
 	for _, l := range m.layers {
@@ -55,7 +55,7 @@ func (m *Model) matrixOf(l *linear) (_ qlora.Matrix, err error) {
 	case l.Frozen != nil:
 		return l.Frozen, nil
 	case l.Weight.Pages != nil:
-		return nil, fmt.Errorf("DoRA takes matrices in floats from memory, and the option PageFloats puts them in pages: %w", snug.ErrConfig)
+		return nil, fmt.Errorf("DoRA takes matrices in floats from memory, and the option PageFloats puts them in pages, and Stream leaves them in the folder: %w", snug.ErrConfig)
 	case m.dense != nil:
 		return m.dense.Share(l.Weight.Value, l.Out, l.In, l.Transposed)
 	}

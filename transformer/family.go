@@ -24,6 +24,7 @@ type family struct {
 	preset func(g plan.GPT, c *Config) bool
 
 	names names
+	gguf  ggufForm // how llama.cpp's files hold it
 	// residual has the ends of the names of matrices whose initial deviation is divided by the root of the number of
 	// halves. normal has those of vectors that begin normally distributed; sinks do in all families.
 	residual, normal []string

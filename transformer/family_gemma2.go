@@ -10,7 +10,8 @@ import (
 func init() {
 	register(family{
 		name: "gemma2", class: "Gemma2", names: gemmaNames, layers: gemmaLayers,
-		std: defaults{vocab: 256000, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256, context: 8192, bos: 2, eos: 1, pad: 0, tied: true},
+		gguf: ggufForm{arch: "gemma2", activation: GELUTanh, tiedHead: true, scaledEmbedding: true, scoreCap: true, logitCap: true, period: 2, headWidth: gemmaWidth(46)},
+		std:  defaults{vocab: 256000, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256, context: 8192, bos: 2, eos: 1, pad: 0, tied: true},
 		fields: func(f *fields, c *Config) {
 			window := c.gemma(f)
 			c.cap(f, "attn_logit_softcapping", &c.ScoreCap, 50)
@@ -25,6 +26,17 @@ func init() {
 var gemmaNames = llamaNames.with(func(n *names) {
 	n.attentionPost, n.mlpNorm, n.mlpPost = "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"
 })
+
+// gemmaWidth returns what llama.cpp takes the scale of scores to be the root of: the part of the width that a head has in the
+// model with the most layers, and the elements of a head in the others.
+func gemmaWidth(most int) func(c *Config) int {
+	return func(c *Config) int {
+		if c.Layers == most {
+			return c.Dim / c.Heads
+		}
+		return c.HeadDim
+	}
+}
 
 func gemmaLayers(c *Config) {
 	plainLayers(c)

@@ -11,7 +11,8 @@ func init() {
 	})
 	register(family{
 		name: "gemma3_text", class: "Gemma3", names: gemmaNames, layers: gemmaLayers,
-		std: defaults{vocab: 262208, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256, context: 131072, bos: 2, eos: 1, pad: 0, tied: true},
+		gguf: ggufForm{arch: "gemma3", activation: GELUTanh, scaledEmbedding: true, logitCap: true, period: 6, localRope: true, headWidth: gemmaWidth(62)},
+		std:  defaults{vocab: 262208, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256, context: 131072, bos: 2, eos: 1, pad: 0, tied: true},
 		fields: func(f *fields, c *Config) {
 			window := c.gemma(f)
 			c.QKNorm = true

@@ -2,7 +2,7 @@ package transformer
 
 func init() {
 	register(family{
-		name: "mixtral", class: "Mixtral",
+		name: "mixtral", class: "Mixtral", gguf: llamaForm.with(func(f *ggufForm) { f.mlpBias = false }),
 		names: llamaNames.with(func(n *names) {
 			n.experts = expertNames{router: "block_sparse_moe.gate", experts: "block_sparse_moe.experts.", gate: "w1", up: "w3", down: "w2"}
 		}),

@@ -5,6 +5,9 @@ import "slices"
 func init() {
 	register(family{
 		name: "qwen3_moe", class: "Qwen3Moe", names: llamaNames,
+		gguf: ggufForm{arch: "qwen3moe", normalizedExperts: true, keys: func(c *Config, m *ggufMetadata) {
+			m.count("expert_feed_forward_length", c.Experts.Hidden)
+		}},
 		std: defaults{vocab: 151936, dim: 2048, hidden: 6144, layers: 24, heads: 32, kvHeads: 4, context: 32768, bos: -1, eos: -1, pad: -1,
 			experts: Experts{Count: 128, Chosen: 8, Hidden: 768}, sections: true},
 		layers: func(c *Config) {

@@ -69,6 +69,18 @@ func (m *Model) Generate(o GenerateOptions) (_ *Generator, err error) {
 	if err := m.usable(); err != nil {
 		return nil, err
 	}
+	if o, err = m.checkGenerate(o); err != nil {
+		return nil, err
+	}
+	g := &Generator{m: m, options: o, logits: make([]float32, m.config.Vocab), sampler: newSampler(o.Sampling, m.config.Vocab)}
+	if err := g.make(); err != nil {
+		return nil, errors.Join(err, g.Close())
+	}
+	return g, nil
+}
+
+// checkGenerate returns the options with their defaults, or an error.
+func (m *Model) checkGenerate(o GenerateOptions) (GenerateOptions, error) {
 	c := &m.config
 	o.Context = cmp.Or(o.Context, c.Context)
 	if o.Chunk == 0 {
@@ -77,28 +89,27 @@ func (m *Model) Generate(o GenerateOptions) (_ *Generator, err error) {
 	const most = 1 << 24
 	switch {
 	case o.Context < 1 || o.Context > most || o.Chunk < 1 || o.Chunk > most:
-		return nil, fmt.Errorf("a Context of %d tokens and a Chunk of %d, want 1 to %d: %w", o.Context, o.Chunk, most, snug.ErrConfig)
+		return o, fmt.Errorf("a Context of %d tokens and a Chunk of %d, want 1 to %d: %w", o.Context, o.Chunk, most, snug.ErrConfig)
 	case c.LearnedPositions && o.Context > c.Context:
-		return nil, fmt.Errorf("a Context of %d tokens, and the model has %d positions: %w", o.Context, c.Context, snug.ErrConfig)
-	}
-	if err := o.Sampling.check(); err != nil {
-		return nil, err
+		return o, fmt.Errorf("a Context of %d tokens, and the model has %d positions: %w", o.Context, c.Context, snug.ErrConfig)
 	}
 	o.Chunk = min(o.Chunk, o.Context)
-	g := &Generator{m: m, options: o, logits: make([]float32, c.Vocab), sampler: newSampler(o.Sampling, c.Vocab)}
-	if err := g.make(); err != nil {
-		return nil, errors.Join(err, g.Close())
+	return o, o.Sampling.check()
+}
+
+// cacheRows returns the most rows of the cache of a layer with a window, 0 for none, and how many of them a later query can see.
+func (o *GenerateOptions) cacheRows(window int) (rows, keep int) {
+	if window > 0 && 2*(window-1)+o.Chunk < o.Context {
+		return 2*(window-1) + o.Chunk, window - 1
 	}
-	return g, nil
+	return o.Context, 0
 }
 
 func (g *Generator) make() (err error) {
 	c, width := &g.m.config, g.m.config.KVHeads*g.m.config.HeadDim
 	for _, window := range c.Windows {
-		l := cache{rows: g.options.Context}
-		if window > 0 && 2*(window-1)+g.options.Chunk < l.rows {
-			l.keep, l.rows = window-1, 2*(window-1)+g.options.Chunk
-		}
+		l := cache{}
+		l.rows, l.keep = g.options.cacheRows(window)
 		for _, v := range []*snug.View{&l.k, &l.v} {
 			if *v, err = g.vector(g.m.dtype, l.rows, width); err != nil {
 				return err
@@ -206,8 +217,8 @@ func (g *Generator) Prompt(ctx context.Context, tokens []int32) (err error) {
 }
 
 // PromptBatch is Prompt for the Tokens of a batch with Embeddings, Added, Positions, and Spans of up to Chunk tokens. It computes
-// the last token too, and keeps nothing of the batch when it returns. Tokens that follow go on behind the largest of the
-// Positions. The batch has one sequence, and no Grad; Labels and Weights are not read.
+// the last token too, and keeps nothing of the batch when it returns. Tokens that follow go on behind the last of the
+// Positions, the largest of its axes. The batch has one sequence, and no Grad; Labels and Weights are not read.
 //
 // Errors are the errors of Prompt. They also wrap [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice] or [snug.ErrConfig] for
 // a batch that Evaluate would refuse, and for more than one sequence.
@@ -240,13 +251,15 @@ func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
 	if err := g.compute(ctx, len(g.tokens)); err != nil {
 		return err
 	}
-	if b.Positions != nil {
-		g.next = g.reach
+	for axis, list := range b.Positions {
+		if next := int(list[len(list)-1]) + 1; axis == 0 || next > g.next {
+			g.next = next
+		}
 	}
 	return nil
 }
 
-// Position returns the position of the token that would be next: the number of tokens, or behind the largest of the Positions of a
+// Position returns the position of the token that would be next: the number of tokens, or behind the last of the Positions of a
 // [Generator.PromptBatch] that had some.
 func (g *Generator) Position() int {
 	if g == nil {

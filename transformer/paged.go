@@ -34,7 +34,10 @@ func (m *Model) checkPages(held qlora.Type) error {
 // an empty key for others. Package train asks for it.
 func (m *Model) Paged(name string) (key string, dt snug.DType, elements int) {
 	p := m.index[name]
-	if p == nil || p.Pages == nil {
+	if p == nil {
+		return "", 0, 0
+	}
+	if _, is := p.Pages.(page); !is {
 		return "", 0, 0
 	}
 	return pageKey(p), m.dtype, p.Len()

@@ -27,14 +27,21 @@ func (m *Model) makeParams() error {
 	for _, t := range list {
 		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t)}
 		paged := m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
-		if paged {
+		left := m.leaves(t)
+		if left {
+			p.Trains = false
+		}
+		if paged || left {
 			m.pagedBytes += int64(p.Len() * m.dtype.Size())
 		} else if !m.quantizes(t) {
 			if p.Value, err = m.makeVector(m.dtype, p.Len()); err != nil {
 				return fmt.Errorf("%s of %v elements: %w", t.Name, t.Shape, err)
 			}
 		}
-		if added := m.addParam(p); paged {
+		switch added := m.addParam(p); {
+		case left:
+			added.Pages = inFolder{m.folder, added}
+		case paged:
 			added.Pages = page{m.options.Pages, added, m.dtype}
 		}
 	}
@@ -74,10 +81,17 @@ func (m *Model) load(dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
+	if m.folder == nil {
+		defer func() { err = errors.Join(err, w.Close()) }()
+	}
 	names, err := m.namesIn(w)
 	if err != nil {
 		return err
+	}
+	if m.folder != nil {
+		if err := m.folder.open(dir, w, names); err != nil {
+			return err
+		}
 	}
 	q, err := m.newQuantizer()
 	if err != nil {
@@ -88,6 +102,9 @@ func (m *Model) load(dir string) (err error) {
 		for i := range m.params {
 			p := &m.params[i]
 			if m.adapted(p) || m.tables.files[p.Name] != "" {
+				continue
+			}
+			if m.stays(p) {
 				continue
 			}
 			if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.Pages != nil {
@@ -115,6 +132,12 @@ func (m *Model) load(dir string) (err error) {
 		err = q.read(p, w, names[p.Name])
 	}
 	return err
+}
+
+// stays reports whether a parameter is read when it is used, and not before.
+func (m *Model) stays(p *Param) bool {
+	_, in := p.Pages.(inFolder)
+	return in || m.options.SaveOnly && m.isQuantized(p)
 }
 
 // read reads a parameter that is quantized, in the pages, or in a tensor of all experts.
@@ -179,7 +202,7 @@ func (m *Model) values(merge *merger) iter.Seq2[amp.Tensor, snug.View] {
 				}
 				t.Name, t.Shape, v = s.tensor, s.shape(&m.config), snug.View{}
 				t.Make = func() (snug.View, error) { return merge.join(s) }
-			} else if l := m.matrices[p]; l != nil && (l.Adapter != nil || p.Quantized != nil) {
+			} else if l := m.matrices[p]; l != nil && (l.Adapter != nil || m.isQuantized(p)) {
 				t.Make, v = func() (snug.View, error) { return merge.matrix(l) }, snug.View{}
 			} else if p.Pages != nil {
 				t.Make, v = func() (snug.View, error) { return merge.value(p) }, snug.View{}

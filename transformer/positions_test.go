@@ -167,7 +167,7 @@ func TestAxes(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestPositionsGenerate: tokens after a prompt with positions go on behind the largest of them.
+// TestPositionsGenerate: tokens after a prompt with positions go on behind the last of them.
 func TestPositionsGenerate(t *testing.T) {
 	ctx, axes := context.Background(), [][]int32{{2, 3, 3, 3, 3, 5}, {2, 3, 3, 4, 4, 5}, {2, 3, 4, 3, 6, 5}}
 	for name, test := range map[string]struct {
@@ -194,7 +194,7 @@ func TestPositionsGenerate(t *testing.T) {
 					}
 					for len(whole.Positions[0]) < len(g.Tokens()) {
 						for axis := range whole.Positions {
-							whole.Positions[axis] = append(whole.Positions[axis], int32(7+len(whole.Positions[axis])-8))
+							whole.Positions[axis] = append(whole.Positions[axis], int32(6+len(whole.Positions[axis])-8))
 						}
 					}
 					whole.Tokens = g.Tokens()

@@ -305,7 +305,7 @@ func (m *Model) lastRows() []int32 {
 // pages saved sets, or pages outputs without Checkpoints; and [snug.ErrShape] for a plan of another number of stages.
 func (m *Model) SetPlan(p remat.Plan) (err error) {
 	defer fault.Named(&err, "transformer: SetPlan")
-	if err := m.usable(); err != nil {
+	if err := m.opened(); err != nil {
 		return err
 	}
 	for _, op := range p.Ops {

@@ -44,15 +44,14 @@ func (m *Model) Weights(do func(tensors iter.Seq2[amp.Tensor, snug.View]) error)
 func (m *Model) weights(do func(tensors iter.Seq2[amp.Tensor, snug.View]) error) (Config, error) {
 	return m.merged(func(merge *merger) error {
 		err := do(m.finiteValues(merge))
-		m.lost = merge.lost
-		m.lost.Add(m.tables.lost)
+		m.lost = m.lostBy(merge)
 		return err
 	})
 }
 
 // merged calls do, which writes or gathers the weights, unless the model's config.json, which it returns, cannot be written.
 func (m *Model) merged(do func(merge *merger) error) (c Config, err error) {
-	if err := m.usable(); err != nil {
+	if err := m.opened(); err != nil {
 		return c, err
 	}
 	c = m.config
@@ -61,7 +60,20 @@ func (m *Model) merged(do func(merge *merger) error) (c Config, err error) {
 		return c, err
 	}
 	merge := &merger{Model: m}
-	return c, errors.Join(do(merge), merge.close(), m.freeStaging())
+	if err := m.folder.begin(); err != nil {
+		return c, errors.Join(err, m.freeStaging())
+	}
+	return c, errors.Join(do(merge), merge.close(), m.folder.end(), m.freeStaging())
+}
+
+// lostBy returns what a merger has lost, and the opening of the model, with its earlier adapters.
+func (m *Model) lostBy(merge *merger) amp.LostUpdates {
+	lost := merge.lost
+	lost.Add(m.tables.lost)
+	if m.folder != nil && m.folder.before != nil {
+		lost.Add(m.folder.before.lostBy(m.folder.before))
+	}
+	return lost
 }
 
 // LostByMerging returns the changes by adapters that the last Save has lost, because in the model's type the sum of a weight

@@ -77,25 +77,33 @@ func ReplaceIn(d Dir, name string, write func(io.Writer) error) error {
 // Stage is the first half of [ReplaceIn]: it writes the file that is to be renamed to
 // name, and returns its name. When it fails, nothing is left.
 func Stage(d Dir, name string, write func(io.Writer) error) (temp string, err error) {
-	perm, err := d.Mode(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		perm = 0o666
-	case err != nil:
+	temp, perm, old, err := beside(d, name)
+	if err != nil {
 		return "", err
-	case !perm.IsRegular():
-		return "", notRegular(d.Path(name), perm)
 	}
-	old := err == nil
-	temp = fmt.Sprintf("%s.%d.tmp", name, rand.Uint64())
-	return temp, Write(d, temp, perm.Perm(), func(f File) error {
+	return temp, Write(d, temp, perm, func(f File) error {
 		if old { // Create gave it these permissions or fewer
-			if err := f.Chmod(perm.Perm()); err != nil {
+			if err := f.Chmod(perm); err != nil {
 				return err
 			}
 		}
 		return write(io.NewOffsetWriter(f, 0))
 	})
+}
+
+// beside returns a name for the file that is to be renamed to name, its permissions, and whether they are those of a file
+// that is there.
+func beside(d Dir, name string) (temp string, perm fs.FileMode, old bool, err error) {
+	perm, err = d.Mode(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		perm = 0o666
+	case err != nil:
+		return "", 0, false, err
+	case !perm.IsRegular():
+		return "", 0, false, notRegular(d.Path(name), perm)
+	}
+	return fmt.Sprintf("%s.%d.tmp", name, rand.Uint64()), perm.Perm(), err == nil, nil
 }
 
 // Write makes a new file, calls write with it, and syncs it. When that fails, or write
