@@ -44,9 +44,9 @@ var _ = []func(sample){
 	sample.frompytorch13,
 	sample.frompytorch14,
 	sample.images1,
-	sample.images2,
 	sample.images3,
 	sample.images4,
+	sample.images6,
 }
 
 func (s sample) frompytorch0() {
@@ -327,7 +327,7 @@ func (s sample) images1() {
 	_, _, _, _, _, _ = dir, err, file, img, in, p
 }
 
-func (s sample) images2() {
+func (s sample) images3() {
 	steps, ctx, dir, labels, images := s.steps, s.ctx, s.dir, s.labels, s.images
 
 	t, err := vision.OpenTower(dir, vision.TowerOptions{Labels: []string{"healthy", "ill"}}) // a new head
@@ -349,7 +349,7 @@ func (s sample) images2() {
 	_, _, _, _, _, _, _, _ = ctx, dir, err, images, labels, steps, t, trainer
 }
 
-func (s sample) images3() {
+func (s sample) images4() {
 	steps, ctx, labels, tokens, pixels := s.steps, s.ctx, s.labels, s.tokens, s.pixels
 
 	m, err := vision.OpenModel("llava-1.5-7b-hf", vision.ModelOptions{Text: transformer.Options{
@@ -369,7 +369,7 @@ func (s sample) images3() {
 	_, _, _, _, _, _, _, _, _ = batch, ctx, err, labels, m, pixels, steps, tokens, trainer
 }
 
-func (s sample) images4() {
+func (s sample) images6() {
 	ctx, images, mask := s.ctx, s.images, s.mask
 
 	e, err := segment.OpenEncoder("sam-vit-base", layers.Options{})

@@ -28,6 +28,7 @@ type Device struct {
 	F32, F16      float64 // products of float32, and of 16-bit types
 	Bandwidth     float64 // of the device's memory
 	HostF32       float64 // of the host's processor
+	Elementwise   float64 // arithmetic of an optimizer's update on the device; 0: F32
 	HostBandwidth float64 // of the host's memory
 	Link          float64 // between host and device, each way
 	DiskRate      float64 // of reading and of writing
@@ -107,6 +108,9 @@ func (d Device) Validate() error {
 		if !(f.rate > 0) || math.IsInf(f.rate, 0) {
 			return invalid("device %.40q: %s is %v, want a positive number", d.Name, f.name, f.rate)
 		}
+	}
+	if !(d.Elementwise >= 0) || math.IsInf(d.Elementwise, 0) {
+		return invalid("device %.40q: Elementwise is %v, want a finite number of 0 or more", d.Name, d.Elementwise)
 	}
 	if !(d.Network >= 0 && d.Latency >= 0) || math.IsInf(d.Network, 0) || math.IsInf(d.Latency, 0) {
 		return invalid("device %.40q: Network is %v and Latency %v, want finite numbers of 0 or more", d.Name, d.Network, d.Latency)

@@ -22,6 +22,7 @@ type Model struct {
 	Params    [][]int `json:"params,omitempty"`    // shapes of parameters that are used before the chain, such as tables of embeddings
 	Tables    int64   `json:"tables,omitempty"`    // float32 numbers that do not train, for any batch, such as the angles of a rope
 	Vectors   int64   `json:"vectors,omitempty"`   // elements of the compute type that do not train, such as a vector of ones
+	Frozen    int64   `json:"frozen,omitempty"`    // elements of weights that do not train, whose Layers and Head do not list them: the frozen part of a model without adapters
 	Layers    []Layer `json:"layers"`
 	Head      Head    `json:"head,omitzero"`
 }
@@ -137,7 +138,7 @@ func (m Model) Validate() error {
 	if utf8.RuneCountInString(m.Name) > maxName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		c.fail("a name of up to %d characters is wanted, which print", maxName)
 	}
-	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), int64(m.Sequences), m.Tables, m.Vectors)
+	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), int64(m.Sequences), m.Tables, m.Vectors, m.Frozen)
 	stages := 0
 	for i, l := range m.Layers {
 		where := fmt.Sprintf("layer %d (%.40q)", i, l.Name)

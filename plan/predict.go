@@ -73,7 +73,7 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 	p := Prediction{Peak: f.usage}
 	d := &p.Peak[meter.OnDevice]
 	taught := t.Teacher.forward(t, r)
-	d[meter.Weights] += t.Teacher.weightBytes(t, r)
+	d[meter.Weights] += t.Teacher.weightBytes(t, r) + r.elem()*t.Model.Frozen
 	d[meter.Activations] += u.bytes + taught
 	d[meter.Gradients] += t.sharing(r)
 	a, b := t.shared()
@@ -296,6 +296,10 @@ func (t Task) largestTrained() int64 {
 // decoded and encoded; states in 16 bits are rounded at random.
 var stateOps = map[int]float64{32: 30, 16: 220, 8: 240, 4: 240}
 
+// StateOps returns the operations by which the time of an update of one element is predicted, with a state of 32, 16, 8 or 4 bits: a program that
+// measures updates a second finds the rate Elementwise of a [Device] with it. Other bits give 0.
+func StateOps(bits int) float64 { return stateOps[bits] }
+
 // times sets the seconds of the update, and of each micro-batch outside the chain.
 // A rank updates its part of the trained elements.
 func (f *fixed) times(t Task, r Run, state, trained, updated int64) {
@@ -318,7 +322,7 @@ func (f *fixed) times(t Task, r Run, state, trained, updated int64) {
 	bits := cmp.Or(r.StateBits, 32)
 	moved := 2*float64(state) + n*float64(2*t.trainedElem(r)+4)
 	if r.StateOn == meter.OnDevice {
-		f.step = max(moved/d.Bandwidth, stateOps[bits]*n/d.F32)
+		f.step = max(moved/d.Bandwidth, stateOps[bits]*n/cmp.Or(d.Elementwise, d.F32))
 		return
 	}
 	// The host updates: gradients come, weights go back.

@@ -97,12 +97,15 @@ func (j *fewJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j fewJob) Run() {
-	floats := j.x.Float32s()
-	if floats == nil {
+	floats, evensFirst := j.x.Float32s(), j.o == nil && nibble.Dots.Best().EvensFirst
+	if floats == nil || evensFirst {
 		tile := tiles.Get(j.x.Len())
 		defer tiles.Put(tile)
 		half.Load(*tile, j.x, 0)
 		floats = *tile
+	}
+	if evensFirst {
+		nibble.EvensFirst(floats)
 	}
 	for lo := 0; lo < j.rows; lo += nibble.DotRows {
 		hi := min(lo+nibble.DotRows, j.rows)
@@ -129,15 +132,15 @@ var fewTask = cpu.NewTask(func(a *fewArgs, item int) {
 	lo, hi := cpu.Chunk(a.out, a.step(), item)
 	blocks := a.in / a.block // of an output
 	n := hi - lo
-	tile := tiles.Get(n*(blocks+a.rows) + max(n, a.rows))
+	tile := tiles.Get(n * (blocks + a.rows + 1))
 	defer tiles.Put(tile)
 	absmax, sums, some := (*tile)[:n*blocks], (*tile)[n*blocks:n*(blocks+a.rows)], (*tile)[n*(blocks+a.rows):]
 	a.blockMaxima(absmax, lo*blocks)
 	clear(sums)
 	for from := 0; from < blocks; from += a.span() {
-		a.dots(sums, some[:a.rows], absmax, lo, from, min(from+a.span(), blocks))
+		a.dots(sums, absmax, lo, from, min(from+a.span(), blocks))
 	}
-	a.store(sums, some[:n], lo)
+	a.store(sums, some, lo)
 })
 
 // store writes the outputs from lo on, and some has space for them in a row.
@@ -159,18 +162,14 @@ func (a *fewArgs) store(sums, some []float32, lo int) {
 func (a *fewArgs) span() int { return max(1, 1<<13/a.rows/a.block) }
 
 // dots adds the products of blocks from to to-1 to sums, for the outputs from lo on. sums
-// holds the outputs of one row after the other. y has space for one output of every row.
-func (a *fewArgs) dots(sums, y, absmax []float32, lo, from, to int) {
-	packed, dot := snug.Host[uint8](a.packed), *nibble.Dots.Best()
-	blocks, begin, end := a.in/a.block, from*a.block, to*a.block
-	n := len(sums) / a.rows
-	for j := range n {
-		at := (lo + j) * a.in
-		dot(y, a.x[begin:], a.in, packed[(at+begin)/2:(at+end)/2], absmax[j*blocks+from:j*blocks+to], a.block, a.f)
-		for r, v := range y {
-			sums[r*n+j] += v
-		}
+// holds the outputs of one row after the other.
+func (a *fewArgs) dots(sums, absmax []float32, lo, from, to int) {
+	blocks, begin := a.in/a.block, from*a.block
+	l := nibble.Lines{
+		N: len(sums) / a.rows, Blocks: to - from, Block: a.block,
+		Packed: snug.Host[uint8](a.packed)[(lo*a.in+begin)/2:], Pitch: a.in / 2, Absmax: absmax[from:], AbsmaxPitch: blocks,
 	}
+	nibble.Dots.Best().Dot(sums, a.x[begin:], a.rows, a.in, l, a.f)
 }
 
 // blockMaxima writes the absmax of the blocks from first on.

@@ -36,10 +36,10 @@ func deviceMemoryFlag(to *int64, help string) *flagRow {
 	return sizeFlag("device-memory", to, "limit of what is counted on the device of -device; "+help)
 }
 
-// processor is an assumed processor, so that equal commands have equal plans.
-func processor(disk int64) plan.Device {
+// assumedProcessor has rates to compare plans by.
+func assumedProcessor(disk int64) plan.Device {
 	const rate, fast = 1e11, 1e10
-	return plan.Device{Name: "an assumed processor, to compare plans", Unified: true, Memory: 1 << 60, Disk: disk,
+	return plan.Device{Name: "an assumed processor (snug devices -measure measures this one)", Unified: true, Memory: 1 << 60, Disk: disk,
 		F32: rate, F16: rate, Bandwidth: fast, HostF32: rate, HostBandwidth: fast, Link: fast, DiskRate: fast / 10,
 		Network: fast / 10, Latency: 5e-5}
 }

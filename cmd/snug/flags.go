@@ -83,6 +83,26 @@ func fileFlag(name, arg string, to *string, help string) *flagRow {
 	}}
 }
 
+// foldersFlag is a flag with the name of a folder that may be there several times, or has a list of names with commas, as the file of
+// -config gives it, unless a folder has all of it as its name.
+func foldersFlag(name string, to *[]string, help string) *flagRow {
+	r := fileFlag(name, "DIR", new(string), help)
+	r.set = func(text string) error {
+		list := []string{text}
+		if !isFolder(text) {
+			list = strings.Split(text, ",")
+		}
+		for i, one := range list {
+			if list[i] = strings.TrimSpace(one); list[i] == "" {
+				return fmt.Errorf("want a name")
+			}
+		}
+		*to = append(*to, list...)
+		return nil
+	}
+	return r
+}
+
 // wordFlag is a flag whose value is one of some words, the first one by default unless to has another.
 func wordFlag(name, arg string, to *string, words []string, help string) *flagRow {
 	return &flagRow{name: name, arg: arg, help: help, words: words, set: func(text string) error {

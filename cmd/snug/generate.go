@@ -28,10 +28,13 @@ func generateCommand() *command {
 		name: "generate", summary: "continue a text with a model",
 		help: `Writes a model's answer to a prompt to the standard output, token by token, until the model's end
 token. Then it writes its speed and its memory to the standard error.
+Of a model that tells classes of images apart it writes the classes of the files of -image, the
+most probable first.
 `,
 		flags: new(generateFlags).table,
 		closing: `  snug generate -model Qwen3-0.6B -prompt 'Name three rivers.'
   snug generate -model Qwen3-0.6B -adapter tuned -temperature 0.7 -top-p 0.9 -prompt - < question.txt
+  snug generate -model tuned-vit -image cat.jpg
 `,
 		run: runGenerate,
 	}
@@ -51,20 +54,28 @@ type generateFlags struct {
 	device         string
 	form, compute  string
 	images         []string
-	pixels         int // the most of an image
+	videos         []string
+	pixels, frames int // the most of an image, and of a video
+	fps            float64
+	memory         int64
 	options        transformer.Options
 }
 
 // table returns the flags, which write into f.
 func (f *generateFlags) table() flagTable {
 	template := &use{"the chat template", "-plain leaves that out", func() bool { return !f.plain }}
+	videos := &use{"-video", "there is none", func() bool { return len(f.videos) > 0 }}
 	draws := &use{"drawing a token", "-temperature 0 takes the most likely one", func() bool { return f.temperature > 0 }}
 	return flagTable{
 		modelFlag(&f.dir, "folder of the model, as Hugging Face publishes it, with its tokenizer"),
 		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it"),
 		textFlag("prompt", "TEXT", &f.prompt, "message of the user; - reads it from the standard input"),
 		imageFilesFlag(&f.images),
-		maxPixelsFlag(&f.pixels).only(&use{"-image", "there is none", func() bool { return len(f.images) > 0 }}),
+		videoFilesFlag(&f.videos),
+		maxPixelsFlag(&f.pixels).only(&use{"-image or -video", "there is none", func() bool { return len(f.images)+len(f.videos) > 0 }}),
+		maxFramesFlag(&f.frames).only(videos),
+		numberFlag("fps", "N", &f.fps, 0, "0.001 to 1000000", func(x float64) bool { return x >= 1e-3 && x <= 1e6 },
+			"frames of a second that the folders of -video have, default 2, and that are taken of an animated file, default: as the model's files say").only(videos),
 		textFlag("system", "TEXT", &f.system, "system message before it, for models with a chat template").only(template),
 		templateFlag(&f.template).only(template),
 		switchFlag("plain", &f.plain, "continue the prompt as it is, without the chat template"),
@@ -76,6 +87,10 @@ func (f *generateFlags) table() flagTable {
 			"draw from the fewest most likely tokens with the total probability P; default 1").only(draws),
 		seedFlag("seed", "N", &f.seed, 1, "seed of the draws; default 1"),
 		deviceFlag(&f.device, ""),
+		sizeFlag("memory", &f.memory, "limit of the resident memory of the process, such as 600MiB: matrices that do not fit are read from the folder each time that they are used; default: none").only(
+			&use{"prompts of text on the processor", "there is -image, -video or -device", func() bool {
+				return len(f.images)+len(f.videos) == 0 && (f.device == "" || f.device == "cpu")
+			}}),
 		baseFlag("base", &f.form, baseForms, "form of the layers' matrices: "+either(baseForms)+"; default: as the folder has them, those in floats in the type of -compute"),
 		computeFlag(&f.compute, "type of weights and activations: "+either(floatTypes)+"; default: the model's type"),
 		configFlag(),
@@ -118,8 +133,12 @@ func setForms(o *transformer.Options, form, compute string) (err error) {
 
 func runGenerate(c *call) (err error) {
 	var f generateFlags
-	if _, err := c.parse(f.table(), 0, 0); err != nil {
+	flags := f.table()
+	if _, err := c.parse(flags, 0, 0); err != nil {
 		return err
+	}
+	if isClasses(f.dir) {
+		return f.classify(c, flags)
 	}
 	if err := f.check(); err != nil {
 		return err
@@ -151,7 +170,8 @@ type writer struct {
 	prompt       []int32
 	*imagePrompt // of a prompt with images, else nil
 	ends         []int32
-	most         int // maximum number of tokens to write
+	most         int    // maximum number of tokens to write
+	restore      func() // the limits of Go's memory, unless nil
 }
 
 // open reads the prompt and opens the model.
@@ -178,7 +198,7 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(f.images) > 0 {
+	if len(f.images)+len(f.videos) > 0 {
 		w.prompt, w.imagePrompt, err = f.encodeWithImages(w.tok, text)
 	} else {
 		w.prompt, err = f.encode(w.tok, text)
@@ -202,6 +222,11 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if w.ends, err = endTokens(f.dir, config, w.tok); err != nil {
 		return nil, err
 	}
+	o := transformer.GenerateOptions{Context: tokens, Sampling: transformer.Sampling{
+		Temperature: float32(f.temperature), TopK: f.topK, TopP: float32(f.topP), Seed: f.seed}}
+	if f.memory > 0 {
+		return w, f.openWithin(w, config, o)
+	}
 	if err := fitsHost("generate", f.dir, config, f.options, hostMemory(os.DirFS("/"))); err != nil {
 		return nil, err
 	}
@@ -213,8 +238,7 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w.Generator, err = w.model.Generate(transformer.GenerateOptions{Context: tokens, Sampling: transformer.Sampling{
-		Temperature: float32(f.temperature), TopK: f.topK, TopP: float32(f.topP), Seed: f.seed}})
+	w.Generator, err = w.model.Generate(o)
 	if err != nil {
 		return nil, errors.Join(err, w.close())
 	}

@@ -20,17 +20,28 @@ type imagePrompt struct {
 
 // imageFilesFlag is the flag of images before a prompt.
 func imageFilesFlag(to *[]string) *flagRow {
-	r := listFlag("image", to, nil, func(name string) (string, error) {
-		if name == "" {
-			return "", fmt.Errorf("one of the names is empty")
-		}
-		return name, nil
-	}, "files of images (PNG, JPEG, WebP, GIF, BMP, TIFF), with commas, before the prompt in the user's message, for a model that sees images. With -plain the prompt has the model's placeholder of each")
+	return ofFiles(listFlag("image", to, nil, fileName, "files of images (PNG, JPEG, WebP, GIF, BMP, TIFF), with commas, before the prompt in the user's message, for a model that sees images. With -plain the prompt has the model's placeholder of each"))
+}
+
+// videoFilesFlag is the flag of videos before a prompt.
+func videoFilesFlag(to *[]string) *flagRow {
+	return ofFiles(listFlag("video", to, nil, fileName, "folders of frames, or animated GIFs, with commas, behind the images, for Qwen2-VL, Qwen2.5-VL and Qwen3-VL"))
+}
+
+// ofFiles says that the words of a list are files.
+func ofFiles(r *flagRow) *flagRow {
 	r.arg, r.file = "FILES", true
 	return r
 }
 
-// readImages reads the images of the prompt.
+func fileName(name string) (string, error) {
+	if name == "" {
+		return "", fmt.Errorf("one of the names is empty")
+	}
+	return name, nil
+}
+
+// readImages reads the images and the videos of the prompt.
 func (f *generateFlags) readImages() (in *vision.Input, pixels []vision.Pixels, err error) {
 	if in, err = openInput(f.dir, f.pixels); err != nil {
 		return nil, nil, err
@@ -45,6 +56,24 @@ func (f *generateFlags) readImages() (in *vision.Input, pixels []vision.Pixels, 
 		var x vision.Pixels
 		if err == nil {
 			x, err = in.Processor.Process(m)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", name, err)
+		}
+		pixels = append(pixels, x)
+	}
+	if err := checkFrames(in, f.frames); err != nil {
+		return nil, nil, usagef("generate: %w", err)
+	}
+	for _, name := range f.videos {
+		var t vision.Timing
+		c, err := vision.OpenClip(name, vision.DecodeOptions{})
+		if err == nil {
+			t, err = in.Processor.SampleClip(c, f.fps, f.frames)
+		}
+		var x vision.Pixels
+		if err == nil {
+			x, _, err = in.Processor.ProcessClip(c, t)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", name, err)
@@ -85,17 +114,18 @@ func (f *generateFlags) encodeWithImages(tok *tokenizer.Tokenizer, prompt string
 	return ids, l, err
 }
 
-// conversation returns a message of the user that begins with the images, after the system's.
+// conversation returns a message of the user that begins with the images and the videos, after the system's.
 func (f *generateFlags) conversation(prompt string) (c chat.Conversation) {
-	parts := func(role, text string, images int) chat.Message {
+	parts := func(role, text string, images, videos int) chat.Message {
 		list := slices.Repeat([]any{chat.Object{{Name: "type", Value: "image"}}}, images)
+		list = append(list, slices.Repeat([]any{chat.Object{{Name: "type", Value: "video"}}}, videos)...)
 		list = append(list, chat.Object{{Name: "type", Value: "text"}, {Name: "text", Value: text}})
 		return chat.Message{Role: role, Fields: chat.Object{{Name: "content", Value: list}}}
 	}
 	if f.system != "" {
-		c.Messages = append(c.Messages, parts("system", f.system, 0))
+		c.Messages = append(c.Messages, parts("system", f.system, 0, 0))
 	}
-	c.Messages = append(c.Messages, parts("user", prompt, len(f.images)))
+	c.Messages = append(c.Messages, parts("user", prompt, len(f.images), len(f.videos)))
 	return c
 }
 
@@ -117,6 +147,9 @@ func (w *writer) begin(ctx context.Context) error {
 
 // close closes the model.
 func (w *writer) close() error {
+	if w.restore != nil {
+		w.restore()
+	}
 	if w.imagePrompt != nil {
 		return w.imagePrompt.model.Close()
 	}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 
 	"github.com/snug-ml/snug"
@@ -53,4 +54,21 @@ func fitsHost(command, dir string, c *transformer.Config, o transformer.Options,
 		}
 	}
 	return nil
+}
+
+// quantizedBytes returns about the bytes of the matrices that a model holds in few bits, 0 for one in floats.
+func quantizedBytes(c *transformer.Config, o *transformer.Options) (bytes int64) {
+	form := cmp.Or(o.Base, c.Stored)
+	m, err := c.Plan(1)
+	if form == 0 || err != nil {
+		return 0
+	}
+	for _, l := range m.Layers {
+		for i, shape := range l.Params {
+			if len(shape) == 2 && !slices.Contains(l.Floats, i) {
+				bytes += int64(max(1, l.Repeat)) * int64(shape[0]) * int64(shape[1]) / 8 * int64(form.Bits())
+			}
+		}
+	}
+	return bytes
 }

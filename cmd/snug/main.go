@@ -7,6 +7,7 @@
 //	                                           fine-tune a published model within that memory
 //	snug generate -model DIR -prompt TEXT      continue a text with a model
 //	snug merge -model DIR -adapter DIR -o DIR  merge an adapter into its model
+//	snug export -model DIR -gguf FILE.gguf     write a model as a file of llama.cpp and Ollama
 //	snug devices                               the devices of this machine, and the presets of plan
 //	snug inspect FILE                          what a file, a checkpoint or a store holds
 //	snug verify DIR                            whether a store or a checkpoint is whole
@@ -162,7 +163,7 @@ func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 
 // commands are all commands of the program, in the order of help.
 func commands() []*command {
-	return []*command{planCommand(), tuneCommand(), generateCommand(), mergeCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
+	return []*command{planCommand(), tuneCommand(), generateCommand(), mergeCommand(), exportCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
 }
 
 func commandNames() []string { return namesOf(commands(), func(c *command) string { return c.name }) }

@@ -18,12 +18,20 @@ import (
 	"github.com/snug-ml/snug/tokenizer"
 )
 
-func runPlan(c *call) error {
+func runPlan(c *call) (err error) {
 	var f planFlags
 	f.flags = f.table()
 	folder, err := c.parse(f.flags, 0, 1)
 	if err != nil {
 		return err
+	}
+	preset, remove, err := layOut(f.model)
+	defer func() { err = errors.Join(err, remove()) }()
+	if err != nil {
+		return err
+	}
+	if preset != "" && len(folder) == 0 {
+		f.model, folder = "", []string{preset}
 	}
 	task, err := f.task(c, folder)
 	if err != nil {
@@ -67,6 +75,9 @@ func runPlan(c *call) error {
 	if err := p.WriteTable(c.stdout); err != nil {
 		return err
 	}
+	if f.memory > 0 {
+		noteOtherType(c.stdout, p, f.memory, f.process)
+	}
 	if process == 0 {
 		return f.planImages(c.stdout, task, folder)
 	}
@@ -85,7 +96,7 @@ const (
 func (f *planFlags) task(c *call, folder []string) (t plan.Task, err error) {
 	switch {
 	case f.model == "" && len(folder) == 0:
-		return t, usagef("plan: want a folder with a config.json, or -model: one of %s, or a file of JSON", strings.Join(plan.Models(), ", "))
+		return t, usagef("plan: want a folder with a config.json, or -model: one of %s, or a file of JSON", strings.Join(planModels(), ", "))
 	case f.model != "" && len(folder) > 0:
 		return t, usagef("plan: %.40q and -model %.40q: want one of the two", folder[0], f.model)
 	case len(f.images) > 0 && len(folder) == 0:
@@ -142,10 +153,10 @@ func (f *planFlags) fit(t plan.Task, folder string) (plan.Plan, error) {
 		t.Compute = []snug.DType{snug.BF16}
 	}
 	tok, _ := tokenizer.Open(folder) // nil without one
-	process := plan.ThisProcess()
+	f.process = plan.ThisProcess()
 	runtime.KeepAlive(tok)
-	process.Base += readingBytes + f.extra
-	return fitProcess("plan", gentlest(t, t.Ranks > 1), f.memory, process)
+	f.process.Base += readingBytes + f.extra
+	return fitProcess("plan", gentlest(t, t.Ranks > 1), f.memory, f.process)
 }
 
 // parseBase returns a form of frozen weights below 16 bits.

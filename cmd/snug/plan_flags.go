@@ -93,10 +93,12 @@ type planFlags struct {
 	latency      time.Duration
 	output, page string
 	own, json    bool
-	images       []int     // sides of images, in pixels
-	most         int       // pixels of an image
-	extra        int64     // bytes of the process beside the plan
-	flags        flagTable // as they were parsed
+	images       []int        // sides of images, in pixels
+	most         int          // pixels of an image
+	frames       int          // of a video in place of the image, 0: none
+	extra        int64        // bytes of the process beside the plan
+	process      plan.Process // that trains, where -memory limits it
+	flags        flagTable    // as they were parsed
 }
 
 // table returns the flags, which write into f.
@@ -106,7 +108,7 @@ func (f *planFlags) table() flagTable {
 	device := &use{"a device", "-memory is of a process on the CPU: want -device-memory", func() bool { return f.memory == 0 }}
 	adapters := &use{"adapters", "without -lora none train", func() bool { return f.rank > 0 }}
 	return flagTable{
-		textFlag("model", "NAME", &f.model, strings.Join(plan.Models(), ", ")+", or a file that ends in .json, see below; - reads it from standard input").completed(plan.Models()),
+		textFlag("model", "NAME", &f.model, strings.Join(planModels(), ", ")+", or a file that ends in .json, see below; - reads it from standard input").completed(planModels()),
 		wordFlag("device", "NAME", &f.device, deviceNames(), strings.Join(deviceNames(), ", ")+" (GPUs with that much memory); default: "+defaultDevice).only(device),
 		memoryFlag(&f.memory),
 		deviceMemoryFlag(&f.deviceMemory, "default: all that the device gives a program").only(device),
@@ -119,6 +121,8 @@ func (f *planFlags) table() flagTable {
 		listFlag("pixels", &f.images, nil, parseSide, "with a folder of a model that sees images: also a plan for one square image of each of these sides in every sample, such as 448,1024. Its tokens come to those "+
 			"of -context, and the projector trains"),
 		maxPixelsFlag(&f.most).only(&use{"-pixels", "there is none", func() bool { return len(f.images) > 0 }}),
+		countFlag("frames", "N", &f.frames, 0, 1, 1<<18, "with -pixels: plan for a video of this many frames of each of these sides instead of an image. The seconds that Qwen3-VL writes between frames count as text").
+			only(&use{"-pixels", "there is none", func() bool { return len(f.images) > 0 }}),
 		countFlag("ranks", "N", &f.ranks, 1, 1, maxBatch, "processes that make a step together, each on such a device; -batch is for all of them"),
 		sizeFlag("network", &f.network, `with -ranks: bytes a second that a rank sends, as "mpiexec -n 2 snug devices" measures them; default: 10GB, with 16GB-unified 1GB`).only(network),
 		durationFlag("latency", &f.latency, "with -ranks: time of a message between ranks; default: 20us, with 16GB-unified 50us").only(network),

@@ -106,3 +106,16 @@ func TestFolderNames(t *testing.T) {
 		require.Equal(t, want, folderName(path, "family"), "%q", path)
 	}
 }
+
+// A preset that sees images is a folder without weights.
+func TestPlanModelOfImages(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	status, stdout, stderr := snugged("plan", "-model", "qwen3-vl-8b", "-lora", "16", "-batch", "8", "-device", "16GB", "-context", "512", "-pixels", "448,1024")
+	require.Zero(t, status, stderr)
+	require.Contains(t, stdout, "qwen3-vl-8b, 8190735360 parameters")
+	require.Contains(t, stdout, " 448 px: 196 tokens of an image; ")
+	require.Regexp(t, `1024 px: 1024 tokens of an image; 1[345]\.\d+ GiB on the device; micro-batch 1,`, stdout)
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "snug-plan-*"))
+	require.NoError(t, err)
+	require.Empty(t, left, "the folder is removed")
+}

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/console"
+	"github.com/snug-ml/snug/internal/saturate"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/vision"
@@ -20,33 +23,48 @@ type imageCosts struct {
 	rows    int // of the images of a sample, in the text
 	cache   vision.CacheOptions
 	dtype   snug.DType
-	trains  bool                   // the projector trains
-	full    bool                   // with all of the text, not beside adapters
-	largest int64                  // bytes of the largest page of features
-	pages   int64                  // bytes of pages of features in memory
-	images  int                    // of a sample, whose tower trains
-	tower   func(images int) int64 // bytes of a tower that trains, nil for one that does not
+	trains  bool  // the projector trains
+	full    bool  // with all of the text, not beside adapters
+	largest int64 // bytes of the largest page of features
+	pages   int64 // bytes of pages of features in memory
+	tower   bool  // the tower trains too, of which there are no features
+	each    []int // rows of the images of samples, most first, whose sums are of micro-batches; nil: rows each
 }
 
-// bytes returns what images take for micro-batches of at most some samples: the projector, its activations, and pages of features. What trains in a
-// projector beside adapters is in the plan.
+// bytes returns what images take for micro-batches of at most some samples: the projector unless all of it is in the plan, its activations, and pages
+// of features, or the activations of a tower that trains. What trains is in the plan: see beside and whole.
 func (c *imageCosts) bytes(micro int) int64 {
-	elements := int64(0)
-	for _, shape := range c.in.Projector() {
-		size := int64(1)
-		for _, d := range shape {
-			size *= int64(d)
+	n := int64(0)
+	if !c.full || !c.trains {
+		for _, shape := range c.in.Projector() {
+			n += elements(shape) * int64(c.dtype.Size())
 		}
-		elements += size
 	}
-	n := elements * int64(c.dtype.Size())
-	if c.full && c.trains {
-		n += elements * (4 + 4 + 8) // gradient, master weight and state
+	rows := c.most(micro)
+	if c.tower {
+		n = saturate.Add(n, c.in.EncoderTraining(rows, c.dtype))
 	}
-	if c.tower != nil {
-		n += c.tower(micro * c.images)
+	return saturate.Add(n, saturate.Add(c.in.ProjectorBytes(rows, c.dtype), c.pages+int64(micro)*c.largest))
+}
+
+// elements returns how many elements a parameter has.
+func elements(shape []int) int64 {
+	n := int64(1)
+	for _, d := range shape {
+		n *= int64(d)
 	}
-	return n + c.in.ProjectorBytes(c.rows*micro, c.dtype) + c.pages + int64(micro)*c.largest
+	return n
+}
+
+// most returns the most rows that the images of a micro-batch have.
+func (c *imageCosts) most(micro int) (rows int) {
+	if c.each == nil {
+		return c.rows * micro
+	}
+	for _, n := range c.each[:min(micro, len(c.each))] {
+		rows += n
+	}
+	return rows
 }
 
 // beside returns the shapes of the projector's parameters that train beside adapters. They have a dimension more, as tables have that are no
@@ -61,10 +79,28 @@ func (c *imageCosts) beside() (shapes [][]int) {
 	return shapes
 }
 
-// fitImages finds the plan that leaves memory for what images take, which depends on the micro-batch of the plan. fit finds a plan beside some bytes.
-func fitImages(c *imageCosts, samples int, fit func(extra int64) (plan.Plan, error)) (p plan.Plan, extra int64, err error) {
+// whole adds to the model of the text what trains with all of its weights: the projector and the tower.
+func (c *imageCosts) whole(m *plan.Model) {
+	if !c.full {
+		return
+	}
+	m.Params = slices.Clone(m.Params)
+	if c.trains {
+		for _, shape := range c.in.Projector() {
+			m.Params = append(m.Params, shape)
+		}
+	}
+	if c.tower {
+		for _, shape := range c.in.Encoder() {
+			m.Params = append(m.Params, shape)
+		}
+	}
+}
+
+// fitImages finds the plan that leaves memory for what images take, bytes for micro-batches of some samples. fit finds a plan beside some bytes.
+func fitImages(bytes func(micro int) int64, samples int, fit func(extra int64) (plan.Plan, error)) (p plan.Plan, extra int64, err error) {
 	for micro := samples; ; micro = max(1, micro/2) {
-		extra = c.bytes(micro)
+		extra = bytes(micro)
 		if p, err = fit(extra); err == nil && p.Run.Micro >= micro/2 || micro == 1 {
 			return p, extra, err
 		}
@@ -82,7 +118,11 @@ func (f *planFlags) planImages(w io.Writer, t plan.Task, operands []string) erro
 	if err != nil {
 		return usageError{err}
 	}
-	fmt.Fprintf(w, "\nwith one image in each sample, beside %d tokens of text:\n", t.Model.Context)
+	what := "image"
+	if f.frames > 0 {
+		what = "video of " + console.Count(f.frames, "frame")
+	}
+	fmt.Fprintf(w, "\nwith one %s in each sample, beside %d tokens of text:\n", what, t.Model.Context)
 	for _, side := range f.images {
 		text, err := f.planImage(in, t, folder, side)
 		if err != nil {
@@ -98,6 +138,11 @@ func (f *planFlags) planImages(w io.Writer, t plan.Task, operands []string) erro
 // planImage describes the plan for images of one size.
 func (f *planFlags) planImage(in *vision.Input, t plan.Task, folder string, side int) (string, error) {
 	l, err := in.Processor.Layout(side, side)
+	head := "%d tokens of an image"
+	if f.frames > 0 {
+		head = "%d tokens of a video"
+		l, err = in.Processor.VideoLayout(side, side, vision.Timing{Total: f.frames})
+	}
 	if err != nil {
 		return "", err
 	}
@@ -120,7 +165,8 @@ func (f *planFlags) planImage(in *vision.Input, t plan.Task, folder string, side
 	}
 	c.pages = featureLimit(c.largest, c.largest, f.memory)
 	t.Beside = append(t.Beside, c.beside()...)
-	p, extra, err := fitImages(c, t.Batch, func(extra int64) (plan.Plan, error) {
+	c.whole(&t.Model)
+	p, extra, err := fitImages(c.bytes, t.Batch, func(extra int64) (plan.Plan, error) {
 		one := one
 		if one.deviceMemory > 0 {
 			one.deviceMemory = max(1, one.deviceMemory-extra)
@@ -128,7 +174,7 @@ func (f *planFlags) planImage(in *vision.Input, t plan.Task, folder string, side
 		one.extra = extra
 		return one.fit(t, folder)
 	})
-	head := fmt.Sprintf("%d tokens of an image", rows)
+	head = fmt.Sprintf(head, rows)
 	var miss *plan.MissError
 	if errors.As(err, &miss) {
 		return head + ": nothing fits, at least " + meter.FormatBytesUp(miss.Minimum) + " is wanted", nil

@@ -40,6 +40,7 @@ type tuneFlags struct {
 	beta             float64 // of -dpo, 0 without it
 	teacher          teacherFlags
 	imageFlags
+	subject      *subject // of a model that is not one of text, else nil
 	seed         uint64
 	shard        string
 	sharding     plan.Sharding
@@ -90,7 +91,7 @@ func (f *tuneFlags) check() (err error) {
 		{f.sharding == plan.ShardWeights && !f.dividesWeights(), "-shard weights wants as many passes on all ranks, and does not go with -dpo and -teacher"},
 		{f.steps > 0 && f.epochs > 0, "-steps and -epochs both say how long to train, want one"},
 	}, f.optimizerRules(), f.preferenceRules(), f.teacherRules())...)
-	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0), f.imageFlags.check(f.full)); what != "" {
+	if what = cmp.Or(what, f.dataFlags.check(f.beta > 0), f.checkImages()); what != "" {
 		return usagef("tune: %s", what)
 	}
 	f.rank = cmp.Or(f.rank, kind.rank)
@@ -173,7 +174,14 @@ func resolved(path string) string {
 
 func runTune(c *call) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
-	t, err := newTuning(c)
+	f, err := parseTune(c)
+	if err != nil {
+		return leaveRanks(err)
+	}
+	if f.subject != nil {
+		return leaveRanks(newVisual(c, f).run())
+	}
+	t, err := newTuning(c, f)
 	if err != nil {
 		return leaveRanks(err)
 	}
@@ -185,16 +193,23 @@ func runTune(c *call) error {
 	return errors.Join(err, t.data.Close())
 }
 
-// newTuning reads the flags, and what the files hold.
-func newTuning(c *call) (*tuning, error) {
-	var f tuneFlags
+// parseTune reads the flags.
+func parseTune(c *call) (*tuneFlags, error) {
+	f := &tuneFlags{}
 	f.flags = f.table()
 	if _, err := c.parse(f.flags, 0, 0); err != nil {
 		return nil, err
 	}
-	if err := f.check(); err != nil {
-		return nil, err
+	if f.subject = subjectOf(f.dir); f.subject != nil {
+		if err := f.subject.begin(f); err != nil {
+			return nil, err
+		}
 	}
+	return f, f.check()
+}
+
+// newTuning reads what the files hold.
+func newTuning(c *call, f *tuneFlags) (*tuning, error) {
 	shown, done := showReading(c.stderr)
 	f.reading = shown
 	m, err := f.gather()
@@ -206,7 +221,7 @@ func newTuning(c *call) (*tuning, error) {
 	if m.imageErr != nil {
 		fmt.Fprintf(c.stderr, "snug: tune: only text is read for %s: %s\n", escaped(f.dir), oneLine(m.imageErr, c.args...))
 	}
-	t := &tuning{tuneFlags: f, material: m, call: c}
+	t := &tuning{tuneFlags: *f, material: m, call: c}
 	if n := t.stepCount(); n > checkpoint.MaxStep {
 		return nil, errors.Join(usagef("tune: -epochs %d are %d steps, want at most %d", f.epochs, n, checkpoint.MaxStep), t.data.Close())
 	}

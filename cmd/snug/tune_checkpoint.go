@@ -113,7 +113,7 @@ func (t *tuning) about() map[string]any {
 		about["adapter"] = k.name
 	}
 	if t.seesImages() {
-		about["train"], about["features-bits"] = strings.Join(t.trains, ","), t.featureBits
+		about["train"], about["features-bits"], about[processorSum] = strings.Join(t.trains, ","), t.featureBits, t.modelSums.processor
 	}
 	if f := t.teacher; f.dir != "" {
 		about["teacher-base"], about["distill-weight"], about["distill-temperature"] = f.base, f.share, f.temperature

@@ -37,21 +37,27 @@ func overflowRemedy(dt snug.DType) string {
 	return ""
 }
 
+// stateOf returns what the line of -json of a run says of how it ended.
+func stateOf(failed error) string {
+	var lost console.Diverged
+	var ended console.Interruption
+	switch {
+	case failed == nil:
+		return "done"
+	case errors.As(failed, &lost):
+		return "diverged"
+	case errors.As(failed, &ended):
+		return "stopped"
+	}
+	return "failed"
+}
+
 // reportFailure prints the line of -json of a run that is not done.
 func (t *tuning) reportFailure(r result, failed error) error {
 	if !t.json {
 		return nil
 	}
-	var lost console.Diverged
-	var ended console.Interruption
-	switch {
-	case errors.As(failed, &lost):
-		r.State = "diverged"
-	case errors.As(failed, &ended):
-		r.State = "stopped"
-	default:
-		r.State = "failed"
-	}
+	r.State = stateOf(failed)
 	r.Error = oneLine(failed, t.call.args...)
 	_, r.PeakRSS = meter.Resident()
 	peak := t.peaks(r)

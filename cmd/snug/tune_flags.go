@@ -19,12 +19,17 @@ func tuneCommand() *command {
 It first finds what fits in -memory: micro-batches, recomputation, the form of frozen weights and the
 precision of the optimizer's state. It prints the memory that the run will take, by component, and
 at the end what it took.
+-data of a vision transformer (ViT, DeiT, CLIP, SigLIP, DINOv2) is a folder with a folder of images
+for each class, or a table of images and classes: all weights train, or with -train head a new head.
+-data of Segment Anything is a folder with images and masks: the mask decoder trains.
 `,
 		flags: new(tuneFlags).table,
 		closing: `  snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
   snug tune -model Qwen3-0.6B -data text/ -full -memory 6GiB -epochs 2 -o model
   snug tune -model Qwen3-0.6B -teacher Qwen3-4B -teacher-base nf4 -data text/ -memory 8GiB -o taught
   snug tune -model tuned-model -data pairs.jsonl -dpo 0.1 -o preferred
+  snug tune -model vit-base-patch16-224 -data photos/ -memory 2GiB -o classifier
+  snug tune -model sam-vit-base -data cells/ -features cells.features -o segmenter
 `,
 		run: runTune,
 	}

@@ -2,23 +2,14 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"runtime"
-	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/dataset"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/console"
-	"github.com/snug-ml/snug/internal/files"
-	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/offload"
 	"github.com/snug-ml/snug/plan"
@@ -34,11 +25,28 @@ type imageFlags struct {
 	featureBits int    // 0: in the type of -compute
 	trains      []string
 	pixels      int // the most of an image, 0: as the model's files say
+	frames      int // the most of a video, 0: as the model's files say
+	validation  string
+	jitter      int
 }
 
 // maxPixelsFlag is the flag of the most pixels of an image.
 func maxPixelsFlag(to *int) *flagRow {
 	return countFlag("max-pixels", "N", to, 0, 1, vision.DefaultPixels, "most pixels of an image, for models that take images of any size (Qwen's): larger ones are made smaller; default: as the model's files say")
+}
+
+// maxFramesFlag is the flag of the most frames of a video.
+func maxFramesFlag(to *int) *flagRow {
+	return countFlag("max-frames", "N", to, 0, 1, 1<<18, "most frames of a video, for Qwen2-VL, Qwen2.5-VL and Qwen3-VL: of more, evenly spaced ones are taken; default: max_frames of the model's files, without that 768")
+}
+
+// checkFrames returns an error if the most frames of a video are given for a model without videos.
+func checkFrames(in *vision.Input, frames int) error {
+	if frames == 0 || in.Processor.Videos() {
+		return nil
+	}
+	_, err := in.Processor.Sample(1, 0, vision.Sampling{})
+	return fmt.Errorf("-max-frames: %w", err)
 }
 
 // openInput says how the model of a folder sees images, which have at most some pixels, 0 for as many as its files say.
@@ -53,22 +61,29 @@ func openInput(dir string, pixels int) (*vision.Input, error) {
 // The parts of a model that sees images which -train may name.
 const textPart, projectorPart, towerPart = "text", "projector", "tower"
 
+// headPart is what -train may name of a model that tells classes of images apart.
+const headPart = "head"
+
 // rows are the rows of the table of flags.
 func (f *imageFlags) rows() flagTable {
-	parts := []string{textPart, projectorPart, towerPart}
+	parts := []string{textPart, projectorPart, towerPart, headPart}
 	return flagTable{
-		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images begin; default: that of the data file. This flag and the next four change nothing where no data has images"),
+		fileFlag("images", "DIR", &f.imageDir, "folder in which relative paths of images and videos begin; default: that of the data file. This flag and the next five change nothing where no data has images or videos"),
 		maxPixelsFlag(&f.pixels),
+		maxFramesFlag(&f.frames),
 		listFlag("train", &f.trains, parts, func(part string) (string, error) {
 			if !slices.Contains(parts, part) {
-				return "", fmt.Errorf("want text, text,projector or text,projector,tower")
+				return "", fmt.Errorf("want text, text,projector or text,projector,tower; or head")
 			}
 			return part, nil
-		}, "parts that train in a model that sees images: text; text,projector (default); or with -full text,projector,tower in LLaVA 1.5, Gemma 3 and PaliGemma, whose tower, the encoder of images, then "+
-			"stays in memory and has no features to keep"),
+		}, "parts that train in a model that sees images: text; text,projector (default); or with -full text,projector,tower, where the tower, the encoder of images, "+
+			"stays in memory and has no features to keep. head: of a model that tells classes of images apart, the head alone"),
 		fileFlag("features", "DIR", &f.featureDir, "folder for the features of the images, which other runs with the same model and images read; default: in the folder DIR.pages, with the DIR of -o, "+
 			"which is removed at the end. The encoder computes features before the first step, and is then freed. Further ranks use DIR-1, DIR-2, ..., and each computes all features"),
 		countFlag("features-bits", "N", &f.featureBits, 0, 8, 16, "bits of a stored feature: 8, with a scale for each 256 of them, or 16 (bf16 if -compute is f32); default: the type of -compute"),
+		fileFlag("val", "PATH", &f.validation, "with classes of images: images for the loss and the accuracy on held-out samples, in the forms of -data; default: the part for validation of -data, or else "+
+			"the share of -held-out, which is 0.1 for images"),
+		countFlag("box-jitter", "N", &f.jitter, 0, 0, 1<<16, "with masks: move each side of a box by up to N pixels of the photo in each step, at random by -seed; default 0"),
 	}
 }
 
@@ -78,6 +93,8 @@ func (f *imageFlags) check(full bool) string {
 		f.trains = []string{textPart, projectorPart}
 	}
 	switch {
+	case slices.Contains(f.trains, headPart):
+		return "-train head is for a model that tells classes of images apart"
 	case !slices.Contains(f.trains, textPart):
 		return "-train: want text among what trains"
 	case f.trainsTower() && !full:
@@ -110,7 +127,10 @@ func (m *material) openInput(f *tuneFlags) error {
 		return usagef("tune: -max-pixels: %w", err)
 	}
 	if m.imageErr = err; err == nil {
-		m.dataOptions.Images, m.dataOptions.ImageFolder = in, f.imageDir
+		if err := checkFrames(in, f.frames); err != nil {
+			return usagef("tune: %w", err)
+		}
+		m.dataOptions.Images, m.dataOptions.ImageFolder, m.dataOptions.MaxFrames = in, f.imageDir, f.frames
 	}
 	return nil
 }
@@ -131,8 +151,9 @@ func (t *tuning) imageCosts() (c *imageCosts, err error) {
 	}
 	c = &imageCosts{in: t.input(), cache: t.cacheOptions(), dtype: t.dtype, trains: t.trainsProjector(), full: t.full}
 	for _, rows := range t.data.ImagesEach() {
-		c.rows = max(c.rows, rows)
+		c.each = append(c.each, rows)
 	}
+	slices.SortFunc(c.each, func(a, b int) int { return b - a })
 	total := int64(0)
 	for i := range t.data.Images() {
 		size, err := c.in.FeatureBytes(t.data.Layout(i), c.cache)
@@ -145,43 +166,8 @@ func (t *tuning) imageCosts() (c *imageCosts, err error) {
 	if !t.trainsTower() {
 		return c, nil
 	}
-	c.pages, c.largest = 0, 0
-	each, err := c.in.Rows(t.data.Layout(0)) // of every image, in models whose tower trains
-	if err != nil {
-		return nil, err
-	}
-	c.images = (c.rows + each - 1) / max(1, each)
-	if c.tower, err = c.in.EncoderTraining(t.dir, t.dtype); err != nil {
-		return nil, err
-	}
+	c.pages, c.largest, c.tower = 0, 0, true
 	return c, nil
-}
-
-// featureBytes returns the bytes of the page of an image.
-func (t *tuning) featureBytes(l vision.Layout) (int64, error) {
-	return t.input().FeatureBytes(l, t.cacheOptions())
-}
-
-// cacheOptions returns the form of features: that of -compute, unless -features-bits names fewer bits.
-func (t *tuning) cacheOptions() vision.CacheOptions {
-	switch {
-	case t.featureBits == 8:
-		return vision.CacheOptions{Bits: 8}
-	case t.featureBits == 16 && t.dtype == snug.F32:
-		return vision.CacheOptions{DType: snug.BF16}
-	}
-	return vision.CacheOptions{DType: t.dtype}
-}
-
-// featureLimit returns the host memory of the store of features: most is the largest page, total all pages, and memory the limit of the process, 0
-// for none.
-func featureLimit(most, total, memory int64) int64 {
-	const least, ample = 4 << 20, 64 << 20
-	limit := min(ample, total)
-	if memory > 0 {
-		limit = min(limit, memory/32)
-	}
-	return max(limit, least, 2*(most+4096))
 }
 
 // chooseWithImages finds the plan that leaves memory for what images take.
@@ -195,59 +181,12 @@ func (t *tuning) chooseWithImages() error {
 	}
 	base := t.process.Base
 	defer func() { t.process.Base = base }()
-	_, t.images, err = fitImages(c, t.share(), func(extra int64) (plan.Plan, error) {
+	_, t.images, err = fitImages(c.bytes, t.share(), func(extra int64) (plan.Plan, error) {
 		t.process.Base, t.images = base+extra, extra
 		err := t.choose()
 		return t.plan, err
 	})
 	return err
-}
-
-// featuresDir returns the folder of the store of features.
-func (t *tuning) featuresDir() string {
-	if t.featureDir == "" {
-		return filepath.Join(t.pagesDir(), "snug.features")
-	}
-	if t.follows() {
-		return fmt.Sprintf("%s-%d", t.featureDir, t.ranks.Rank())
-	}
-	return t.featureDir
-}
-
-// neededImages returns the numbers of the images that this run reads, one of each file, and the bytes of their features.
-func (t *tuning) neededImages() (list []int, bytes int64, err error) {
-	first := 0
-	if t.folder != nil {
-		first, _, _ = t.folder.Newest()
-	}
-	seen := map[[sha256.Size]byte]bool{}
-	for _, i := range t.data.ImagesOf(first, t.stepCount(), t.batch) {
-		sum := t.data.ImageSum(i)
-		if seen[sum] {
-			continue
-		}
-		seen[sum] = true
-		list = append(list, i)
-		n, err := t.featureBytes(t.data.Layout(i))
-		if err != nil {
-			return nil, 0, err
-		}
-		bytes += n
-	}
-	return list, bytes, nil
-}
-
-// featureRoom returns what the features of images will take.
-func (t *tuning) featureRoom() []room {
-	dir := t.featuresDir()
-	if !t.seesImages() || t.trainsTower() || holdsFile(dir, storeIndex) { // which may have them
-		return nil
-	}
-	_, bytes, err := t.neededImages()
-	if err != nil {
-		return nil // reportImages has said it
-	}
-	return []room{{"what the tower computes of images", dir, bytes}}
 }
 
 // reportImages says what images the run has.
@@ -260,7 +199,7 @@ func (t *tuning) reportImages() error {
 		return err
 	}
 	if t.trainsTower() {
-		fmt.Fprintf(t.call.stdout, "\nimages: %s in this run; beside the plan above: the tower, the projector and their activations, %s\n", console.Count(len(list), "image"), meter.FormatBytesUp(t.images))
+		fmt.Fprintf(t.call.stdout, "\nimages: %s in this run; beside the plan above: activations of the tower and the projector, %s\n", t.howMany(list), meter.FormatBytesUp(t.images))
 		return nil
 	}
 	for _, i := range list {
@@ -271,7 +210,7 @@ func (t *tuning) reportImages() error {
 		t.encoding = max(t.encoding, n+t.data.DecodeBytes(i))
 	}
 	fmt.Fprintf(t.call.stdout, "\nimages: %s in this run, whose features take %s in %s; those that are missing there are computed first, with about %s of memory\n",
-		console.Count(len(list), "image"), meter.FormatBytesUp(bytes), escaped(t.featuresDir()), meter.FormatBytes(t.encoding))
+		t.howMany(list), meter.FormatBytesUp(bytes), escaped(t.featuresDir()), meter.FormatBytes(t.encoding))
 	fmt.Fprintf(t.call.stdout, "        beside the plan above: weights and activations of the projector, and the cache of features, at most %s\n", meter.FormatBytesUp(t.images))
 	if limit := t.processLimit(); limit > 0 && !t.onDevice() && t.process.Base+t.encoding > limit {
 		return usagef("tune: -memory %s: the largest image and the encoder take about %s, beside %s of the process", meter.FormatBytes(limit), meter.FormatBytesUp(t.encoding), meter.FormatBytes(t.process.Base))
@@ -279,107 +218,22 @@ func (t *tuning) reportImages() error {
 	return nil
 }
 
-// aboutFeatures tells what features depend on beside the image: the model's weights, the type and the device of the encoder, and the files of the
-// processor.
-func (t *tuning) aboutFeatures() (sum [sha256.Size]byte, err error) {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %s %s\n", t.modelSums.config, t.modelSums.weights, t.dtype, t.dev.Name())
-	for _, name := range []string{"preprocessor_config.json", "processor_config.json"} {
-		text, err := files.ReadInput(filepath.Join(t.dir, name), files.Description)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return sum, err
-		}
-		fmt.Fprintf(h, "%s %d\n", name, len(text))
-		h.Write(text)
-	}
-	h.Sum(sum[:0])
-	return sum, nil
-}
-
-// openFeatures opens the cache and computes what it lacks with the tower, which is then no longer in memory. clean removes it unless -features
-// keeps it.
-func (t *tuning) openFeatures() (clean func() error, err error) {
-	clean = nothing
-	if t.trainsTower() {
-		return clean, nil
-	}
-	list, total, err := t.neededImages()
-	if err != nil {
-		return clean, err
-	}
-	most := int64(0)
+// howMany says how many images and videos there are.
+func (t *tuning) howMany(list []int) string {
+	videos := 0
 	for _, i := range list {
-		n, err := t.featureBytes(t.data.Layout(i))
-		if err != nil {
-			return clean, err
+		if t.data.Layout(i).Frames > 0 {
+			videos++
 		}
-		most = max(most, n)
 	}
-	dir := t.featuresDir()
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return clean, usagef("tune: %s is where the features of images go: %w", dir, err)
+	switch images := console.Count(len(list)-videos, "image"); videos {
+	case 0:
+		return images
+	case len(list):
+		return console.Count(videos, "video")
+	default:
+		return images + " and " + console.Count(videos, "video")
 	}
-	if t.features, err = offload.Open(dir, offload.Options{HostLimit: featureLimit(most, total, t.memory)}); err != nil {
-		return clean, usagef("tune: %s is where the features of images go: %w", dir, err)
-	}
-	if t.featureDir == "" {
-		clean = func() error { return removePages(t.pagesDir()) }
-	}
-	about, err := t.aboutFeatures()
-	if err != nil {
-		return clean, err
-	}
-	o := t.cacheOptions()
-	o.About = about
-	if t.cache, err = t.input().NewCache(t.features, o); err != nil {
-		return clean, err
-	}
-	return clean, t.fillFeatures(list)
-}
-
-// fillFeatures computes the features of images that the cache lacks.
-func (t *tuning) fillFeatures(list []int) (err error) {
-	list = slices.DeleteFunc(list, func(i int) bool { return t.cache.Has(t.data.ImageSum(i), t.data.Layout(i)) })
-	if len(list) == 0 {
-		return nil
-	}
-	e, err := vision.OpenEncoder(t.dir, layers.Options{DType: t.dtype, Device: t.dev})
-	if err != nil {
-		return err
-	}
-	show := console.NewScreen(t.call.stderr)
-	began := time.Now()
-	err = t.cache.Fill(t.stop.Now, e, len(list), func(i int) ([sha256.Size]byte, vision.Layout, func() (vision.Pixels, error)) {
-		n := list[i]
-		return t.data.ImageSum(n), t.data.Layout(n), func() (vision.Pixels, error) { return t.data.Pixels(n) }
-	}, func(i int) error {
-		if show != nil {
-			show.Show([]string{fmt.Sprintf("images: %d of %d, %.1f/s", i+1, len(list), float64(i+1)/time.Since(began).Seconds())})
-		}
-		if t.stop.Asked() {
-			err := t.cache.Commit()
-			return errors.Join(console.Interruption{Text: "interrupted before the first step: " + t.keptFeatures(), Status: t.stop.Status()}, err)
-		}
-		return nil
-	})
-	if show != nil {
-		show.Clear()
-	}
-	if err == nil {
-		fmt.Fprintf(t.call.stdout, "\nimages: %s in %.1f s\n", console.Count(len(list), "image"), time.Since(began).Seconds())
-	}
-	err = errors.Join(err, e.Close())
-	runtime.GC() // the model takes the memory that the tower had
-	debug.FreeOSMemory()
-	return err
-}
-
-// keptFeatures says what is left of features when a run ends before its first step.
-func (t *tuning) keptFeatures() string {
-	if t.featureDir == "" {
-		return "nothing is saved; -features keeps what the tower computes of images"
-	}
-	return "the same command goes on from what is in " + t.featureDir
 }
 
 // openImageModel opens the model, without its tower unless that trains.

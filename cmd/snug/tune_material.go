@@ -43,10 +43,13 @@ type material struct {
 }
 
 // checksums tell a model from others, wherever its folder is.
-type checksums struct{ config, weights string }
+type checksums struct{ config, weights, processor string }
 
 func checksumsOf(dir string) (c checksums, err error) {
-	c.config, c.weights, err = transformer.Checksum(dir)
+	if c.config, c.weights, err = transformer.Checksum(dir); err != nil {
+		return c, err
+	}
+	c.processor, err = processorChecksum(dir)
 	return c, err
 }
 

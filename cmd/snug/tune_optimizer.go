@@ -92,6 +92,9 @@ func (f *tuneFlags) setting() quant8.Setting {
 
 // defaultRate returns the peak of the learning rate without -lr.
 func (f *tuneFlags) defaultRate() float64 {
+	if f.subject != nil {
+		return f.subject.rate(f)
+	}
 	if f.beta > 0 {
 		return f.setting().Preference
 	}

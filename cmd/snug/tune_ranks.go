@@ -232,6 +232,7 @@ func (t *tuning) sameModel() error {
 	n := t.ranks.Size()
 	list := []struct{ what, sum string }{
 		{t.dir + ": config.json", t.modelSums.config}, {t.dir + ": the weights", t.modelSums.weights},
+		{t.dir + ": the files of the processor", t.modelSums.processor},
 		{t.files + ": the data", string(t.sum[:])},
 		{t.teacher.dir + ": config.json", t.teacherSums.config}, {t.teacher.dir + ": the weights", t.teacherSums.weights},
 	}

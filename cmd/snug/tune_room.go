@@ -23,7 +23,7 @@ type room struct {
 
 // checkRoom returns an error unless the file systems have room for all of the list. A file system that does not say how
 // much is free has room. spaceOf is files.SpaceOf.
-func checkRoom(list []room, spaceOf func(dir string) (files.Space, error)) error {
+func checkRoom(command string, list []room, spaceOf func(dir string) (files.Space, error)) error {
 	wanted, named := map[string]int64{}, map[string][]string{}
 	for _, r := range list {
 		if r.bytes <= 0 {
@@ -36,8 +36,8 @@ func checkRoom(list []room, spaceOf func(dir string) (files.Space, error)) error
 		wanted[space.Volume] += r.bytes
 		named[space.Volume] = append(named[space.Volume], fmt.Sprintf("%s for %s in %s", meter.FormatBytesUp(r.bytes), r.what, r.dir))
 		if wanted[space.Volume] > space.Free {
-			return fmt.Errorf("tune: the disk has no room: the run writes %s, and %s are free: %w",
-				strings.Join(named[space.Volume], ", "), meter.FormatBytes(space.Free), snug.ErrNoMemory)
+			return fmt.Errorf("%s: the disk has no room: the run writes %s, and %s are free: %w",
+				command, strings.Join(named[space.Volume], ", "), meter.FormatBytes(space.Free), snug.ErrNoMemory)
 		}
 	}
 	return nil

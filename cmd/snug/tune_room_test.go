@@ -39,7 +39,7 @@ func TestCheckRoom(t *testing.T) {
 		{"unknown", []room{{"the model", "d", 1 << 50}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := checkRoom(c.list, spaceOf)
+			err := checkRoom("tune", c.list, spaceOf)
 			if c.want == "" {
 				require.NoError(t, err)
 				return

@@ -112,6 +112,9 @@ func (t *tuning) run() (err error) {
 	if err := t.plan.WriteTable(t.call.stdout); err != nil {
 		return err
 	}
+	if t.begun == nil && t.ranks == nil && !t.onDevice() {
+		noteOtherType(t.call.stdout, t.plan, t.memory, t.process)
+	}
 	t.writeTeacher(t.call.stdout)
 	if err := t.reportImages(); err != nil {
 		return err
@@ -135,7 +138,7 @@ func (t *tuning) run() (err error) {
 	}
 	defer func() { err = t.endReport(err) }()
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(t.heapLimit()))
-	if err := checkRoom(append(t.pageRoom(), t.featureRoom()...), files.SpaceOf); err != nil {
+	if err := checkRoom("tune", append(t.pageRoom(), t.featureRoom()...), files.SpaceOf); err != nil {
 		return err
 	}
 	clean, err := t.open()
@@ -143,7 +146,7 @@ func (t *tuning) run() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := checkRoom(t.rooms(), files.SpaceOf); err != nil {
+	if err := checkRoom("tune", t.rooms(), files.SpaceOf); err != nil {
 		return err
 	}
 	r, err := t.train()
@@ -185,15 +188,18 @@ func (t *tuning) task() (plan.Task, error) {
 	if form, err := named(masterForms...)(t.masters); err == nil {
 		task.Masters = []amp.MasterForm{form}
 	}
-	if t.full {
-		return t.divide(task), nil
-	}
-	t.describe(&task)
-	task.Beside, task.Base = slices.Clone(t.beside), t.lowForm()
 	costs, err := t.imageCosts()
 	if err != nil {
 		return task, err
 	}
+	if t.full {
+		if costs != nil {
+			costs.whole(&task.Model)
+		}
+		return t.divide(task), nil
+	}
+	t.describe(&task)
+	task.Beside, task.Base = slices.Clone(t.beside), t.lowForm()
 	if costs != nil {
 		task.Beside = append(task.Beside, costs.beside()...)
 	}

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -14,6 +15,7 @@ type Progress struct {
 	// Memory, unless nil, returns the most bytes that each component has held, and their limit, 0 for none. A block of
 	// lines shows them.
 	Memory func() (held meter.Bytes, limit int64)
+	Unit   string // what speed counts; "" is tokens
 
 	out    io.Writer
 	screen *Screen // nil without a terminal
@@ -52,7 +54,7 @@ func NewProgress(stdout, stderr io.Writer, steps int) *Progress {
 func (p *Progress) Step(s Shown) {
 	if p.screen == nil {
 		if every := max(1, p.steps/10); s.Done%every == 0 || s.Done == 1 || s.Done == p.steps {
-			fmt.Fprintf(p.out, "step %d/%d  loss %.4f  %.0f tokens/s  %s\n", s.Done, p.steps, s.Loss, s.Rate, s.Held)
+			fmt.Fprintf(p.out, "step %d/%d  loss %.4f  %s  %s\n", s.Done, p.steps, s.Loss, p.speed(s.Rate), s.Held)
 		}
 		return
 	}
@@ -76,9 +78,17 @@ func (p *Progress) BeginEvaluation() { p.heldOut, p.measured = 0, time.Now() }
 func (p *Progress) Evaluating(tokens int) {
 	if now := time.Now(); now.Sub(p.measured) >= slowEvaluation {
 		p.measured = now
-		p.Note(fmt.Sprintf("evaluating held-out samples: %d tokens so far", p.heldOut))
+		p.Note(fmt.Sprintf("evaluating held-out samples: %d %s so far", p.heldOut, cmp.Or(p.Unit, "tokens")))
 	}
 	p.heldOut += tokens
+}
+
+// speed writes a rate: of tokens, which are many, or of a Unit.
+func (p *Progress) speed(rate float64) string {
+	if p.Unit == "" {
+		return fmt.Sprintf("%.0f tokens/s", rate)
+	}
+	return fmt.Sprintf("%.2f %s/s", rate, p.Unit)
 }
 
 // lines returns the block, of lines of at most width letters.
@@ -91,7 +101,7 @@ func (p *Progress) lines(s Shown, since time.Duration, width int) []string {
 	tail := fmt.Sprintf(" %3.0f %% %s", 100*float64(s.Done)/float64(max(1, p.steps)), left)
 	lines := []string{head + bar(float64(s.Done)/float64(max(1, p.steps)), width-len(head)-len([]rune(tail))) + tail}
 	loss := fmt.Sprintf("loss %.4f ", s.Loss)
-	lines = append(lines, loss+p.losses.draw(min(width-len(loss), maxSpark)), fmt.Sprintf("speed %.0f tokens/s, %s so far", s.Rate, shortTime(since)))
+	lines = append(lines, loss+p.losses.draw(min(width-len(loss), maxSpark)), fmt.Sprintf("speed %s, %s so far", p.speed(s.Rate), shortTime(since)))
 	if p.Memory == nil {
 		return append(lines, "memory "+s.Held)
 	}

@@ -3150,7 +3150,7 @@ DATA oddWords<>+62(SB)/2, $0x003f
 GLOBL oddWords<>(SB), RODATA|NOPTR, $64
 
 // func dot1xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot1xE4M3AVX512(SB), NOSPLIT, $0-40
 	MOVQ         codes+24(FP), AX
 	MOVQ         n+32(FP), CX
@@ -3179,7 +3179,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -3190,7 +3190,7 @@ dot:
 	RET
 
 // func dot2xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot2xE4M3AVX512(SB), NOSPLIT, $0-40
 	MOVQ         codes+24(FP), AX
 	MOVQ         n+32(FP), CX
@@ -3224,7 +3224,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -3234,7 +3234,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3245,7 +3245,7 @@ dot:
 	RET
 
 // func dot4xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot4xE4M3AVX512(SB), NOSPLIT, $0-40
 	MOVQ         codes+24(FP), AX
 	MOVQ         n+32(FP), CX
@@ -3289,7 +3289,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -3299,7 +3299,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3309,7 +3309,7 @@ dot:
 	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3319,7 +3319,7 @@ dot:
 	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3330,7 +3330,7 @@ dot:
 	RET
 
 // func dot8xE4M3AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot8xE4M3AVX512(SB), NOSPLIT, $0-40
 	MOVQ         codes+24(FP), AX
 	MOVQ         n+32(FP), CX
@@ -3394,7 +3394,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -3404,7 +3404,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3414,7 +3414,7 @@ dot:
 	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3424,7 +3424,7 @@ dot:
 	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3434,7 +3434,7 @@ dot:
 	VADDPS        Z9, Z8, Z8
 	VEXTRACTF64X4 $0x01, Z8, Y0
 	VADDPS        Y0, Y8, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3444,7 +3444,7 @@ dot:
 	VADDPS        Z11, Z10, Z10
 	VEXTRACTF64X4 $0x01, Z10, Y0
 	VADDPS        Y0, Y10, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3454,7 +3454,7 @@ dot:
 	VADDPS        Z13, Z12, Z12
 	VEXTRACTF64X4 $0x01, Z12, Y0
 	VADDPS        Y0, Y12, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -3464,7 +3464,7 @@ dot:
 	VADDPS        Z15, Z14, Z14
 	VEXTRACTF64X4 $0x01, Z14, Y0
 	VADDPS        Y0, Y14, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4034,7 +4034,7 @@ values:
 	RET
 
 // func dot1xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot1xE5M2AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -4060,7 +4060,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -4071,7 +4071,7 @@ dot:
 	RET
 
 // func dot2xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot2xE5M2AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -4102,7 +4102,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -4112,7 +4112,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4123,7 +4123,7 @@ dot:
 	RET
 
 // func dot4xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot4xE5M2AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -4164,7 +4164,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -4174,7 +4174,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4184,7 +4184,7 @@ dot:
 	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4194,7 +4194,7 @@ dot:
 	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4205,7 +4205,7 @@ dot:
 	RET
 
 // func dot8xE5M2AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512BW, AVX512F
+// Requires: AVX, AVX512BW, AVX512F, AVX512VL
 TEXT ·dot8xE5M2AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -4266,7 +4266,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -4276,7 +4276,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4286,7 +4286,7 @@ dot:
 	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4296,7 +4296,7 @@ dot:
 	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4306,7 +4306,7 @@ dot:
 	VADDPS        Z9, Z8, Z8
 	VEXTRACTF64X4 $0x01, Z8, Y0
 	VADDPS        Y0, Y8, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4316,7 +4316,7 @@ dot:
 	VADDPS        Z11, Z10, Z10
 	VEXTRACTF64X4 $0x01, Z10, Y0
 	VADDPS        Y0, Y10, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4326,7 +4326,7 @@ dot:
 	VADDPS        Z13, Z12, Z12
 	VEXTRACTF64X4 $0x01, Z12, Y0
 	VADDPS        Y0, Y12, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4336,7 +4336,7 @@ dot:
 	VADDPS        Z15, Z14, Z14
 	VEXTRACTF64X4 $0x01, Z14, Y0
 	VADDPS        Y0, Y14, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4888,7 +4888,7 @@ values:
 	RET
 
 // func dot1xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL
 TEXT ·dot1xInt8AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -4913,7 +4913,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -4924,7 +4924,7 @@ dot:
 	RET
 
 // func dot2xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL
 TEXT ·dot2xInt8AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -4954,7 +4954,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -4964,7 +4964,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -4975,7 +4975,7 @@ dot:
 	RET
 
 // func dot4xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL
 TEXT ·dot4xInt8AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -5015,7 +5015,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -5025,7 +5025,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5035,7 +5035,7 @@ dot:
 	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5045,7 +5045,7 @@ dot:
 	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5056,7 +5056,7 @@ dot:
 	RET
 
 // func dot8xInt8AVX512(y *float32, x *float32, stride int, codes *uint8, n int)
-// Requires: AVX, AVX512F
+// Requires: AVX, AVX512F, AVX512VL
 TEXT ·dot8xInt8AVX512(SB), NOSPLIT, $0-40
 	MOVQ   codes+24(FP), AX
 	MOVQ   n+32(FP), CX
@@ -5116,7 +5116,7 @@ dot:
 	VADDPS        Z1, Z0, Z0
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
-	VEXTRACTF128  $0x01, Y1, X0
+	VEXTRACTF32X4 $0x01, Y1, X0
 	VADDPS        X0, X1, X0
 	VMOVHLPS      X0, X0, X1
 	VADDPS        X1, X0, X0
@@ -5126,7 +5126,7 @@ dot:
 	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5136,7 +5136,7 @@ dot:
 	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5146,7 +5146,7 @@ dot:
 	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5156,7 +5156,7 @@ dot:
 	VADDPS        Z9, Z8, Z8
 	VEXTRACTF64X4 $0x01, Z8, Y0
 	VADDPS        Y0, Y8, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5166,7 +5166,7 @@ dot:
 	VADDPS        Z11, Z10, Z10
 	VEXTRACTF64X4 $0x01, Z10, Y0
 	VADDPS        Y0, Y10, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5176,7 +5176,7 @@ dot:
 	VADDPS        Z13, Z12, Z12
 	VEXTRACTF64X4 $0x01, Z12, Y0
 	VADDPS        Y0, Y12, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1
@@ -5186,7 +5186,7 @@ dot:
 	VADDPS        Z15, Z14, Z14
 	VEXTRACTF64X4 $0x01, Z14, Y0
 	VADDPS        Y0, Y14, Y0
-	VEXTRACTF128  $0x01, Y0, X1
+	VEXTRACTF32X4 $0x01, Y0, X1
 	VADDPS        X1, X0, X1
 	VMOVHLPS      X1, X1, X0
 	VADDPS        X0, X1, X1

@@ -1,0 +1,224 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/snug-ml/snug/gguf"
+	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/tokenizer"
+	"github.com/snug-ml/snug/transformer"
+)
+
+func exportCommand() *command {
+	return &command{
+		name: "export", summary: "write a model as a file of llama.cpp and Ollama",
+		help: `Writes a model and its tokenizer as a GGUF file, which llama.cpp, Ollama and programs on top of them run.
+An adapter is merged first, as snug merge does. What llama.cpp would compute in another way is an error, and
+nothing is written then; where it differs in some texts alone, a line says so. One matrix is in memory at
+a time.
+`,
+		flags: new(exportFlags).table,
+		closing: `  snug export -model Qwen3-0.6B -adapter tuned -gguf tuned.gguf -type q4_k_m -modelfile Modelfile
+  ollama create tuned -f Modelfile
+`,
+		run: runExport,
+	}
+}
+
+// exportFlags are the command line of export.
+type exportFlags struct {
+	model         string
+	adapters      []string
+	output, kind  string
+	modelfile     string
+	form, compute string
+	from          string // folder of the tokenizer
+	config        *transformer.Config
+	tok           *tokenizer.Tokenizer
+	ends          []int32 // tokens that end an answer
+	metadata      []gguf.Pair
+}
+
+// table returns the flags, which write into f.
+func (f *exportFlags) table() flagTable {
+	adapter := &use{"-adapter", "there is none", func() bool { return len(f.adapters) > 0 }}
+	return flagTable{
+		modelFlag(&f.model, "folder of the model, as Hugging Face publishes it, with its tokenizer"),
+		foldersFlag("adapter", &f.adapters, "folder of an adapter of it, as snug tune and PEFT write it; several are merged in this order"),
+		fileFlag("gguf", "FILE.gguf", &f.output, "new file to write"),
+		wordFlag("type", "TYPE", &f.kind, transformer.GGUFTypes(), "type of the matrices: "+either(transformer.GGUFTypes())+
+			"; default: the one that config.json names, or f32; q4_k_m and q5_k_m give some matrices more bits, mxfp4 is for experts, and the others are q8_0"),
+		fileFlag("modelfile", "FILE", &f.modelfile, "also write a new file for ollama create, with the chat template, stops and parameters of generation"),
+		baseFlag("base", &f.form, lowForms, "merge into quantized weights, "+either(lowForms)+", on which the adapter was trained; default: into the published weights").only(adapter),
+		computeFlag(&f.compute, "type of the merged weights: "+either(floatTypes)+"; default: the model's type").only(adapter),
+		configFlag(),
+	}
+}
+
+func (f *exportFlags) check() error {
+	switch {
+	case f.model == "":
+		return usagef("export: want -model: a folder as Hugging Face publishes it")
+	case f.output == "":
+		return usagef("export: want -gguf: the file to write")
+	}
+	for _, o := range []struct{ flag, path string }{{"gguf", f.output}, {"modelfile", f.modelfile}} {
+		if o.path == "" {
+			continue
+		}
+		if _, err := os.Lstat(o.path); err == nil {
+			return usagef("export: -%s: %s exists, and nothing is overwritten", o.flag, o.path)
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return usagef("export: -%s: %w", o.flag, err)
+		}
+		if _, err := os.Stat(filepath.Dir(o.path)); err != nil {
+			return usagef("export: -%s: %w", o.flag, err)
+		}
+	}
+	if f.modelfile != "" && filepath.Clean(f.modelfile) == filepath.Clean(f.output) {
+		return usagef("export: -gguf and -modelfile: both are %s", f.output)
+	}
+	for _, adapter := range f.adapters {
+		if err := wantFolders("export", f.model, adapter); err != nil {
+			return err
+		}
+	}
+	return wantFolders("export", f.model, "")
+}
+
+func runExport(c *call) (err error) {
+	var f exportFlags
+	if _, err := c.parse(f.table(), 0, 0); err != nil {
+		return err
+	}
+	if err := f.check(); err != nil {
+		return err
+	}
+	noteLinks(c.stderr, append([]string{f.model}, f.adapters...)...)
+	if err := f.describe(c); err != nil {
+		return usageError{err}
+	}
+	if f.modelfile != "" {
+		undo, err := f.writeModelfile(c)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, undo(err)) }()
+	}
+	if err := f.save(c, transformer.GGUFOptions{Type: f.kind, Metadata: f.metadata}); err != nil {
+		return err
+	}
+	info, err := os.Stat(f.output)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(c.stdout, "%s: %s\n", f.output, meter.FormatBytes(info.Size()))
+	return nil
+}
+
+// writeModelfile writes the file for Ollama. undo removes it if there is no file for it to name.
+func (f *exportFlags) writeModelfile(c *call) (undo func(failed error) error, err error) {
+	page, note, err := f.page()
+	if err != nil {
+		return nil, usageError{err}
+	}
+	file, err := os.OpenFile(f.modelfile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return nil, usagef("export: -modelfile: %w", err)
+	}
+	undo = func(failed error) error {
+		if failed == nil {
+			return nil
+		}
+		return os.Remove(f.modelfile)
+	}
+	if _, err = file.WriteString(page); err == nil && note != "" {
+		fmt.Fprintf(c.stderr, "snug: %s has no TEMPLATE: %s\n", f.modelfile, note)
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, errors.Join(err, undo(err))
+	}
+	return undo, nil
+}
+
+// describe reads all but the weights, and checks that the file can hold it.
+func (f *exportFlags) describe(c *call) (err error) {
+	if f.config, err = transformer.ReadConfig(f.model); err != nil {
+		return err
+	}
+	fmt.Fprint(c.stderr, unreadFields(f.config))
+	rows := f.config.Vocab
+	f.from = f.model
+	for _, adapter := range f.adapters {
+		from, more, note, err := tokenizerOf(f.model, adapter, f.config, "the file gets")
+		if err != nil {
+			return err
+		}
+		if rows = max(rows, more); from != f.model {
+			f.from = from
+		}
+		fmt.Fprint(c.stderr, note)
+	}
+	shape, err := f.config.GGUF(f.kind)
+	if err != nil {
+		return err
+	}
+	if f.tok, err = tokenizer.Open(f.from); err != nil {
+		return err
+	}
+	if f.ends, err = endTokens(f.model, f.config, f.tok); err != nil {
+		return err
+	}
+	if id, ends := f.endOfTurn(); ends && !slices.Contains(f.ends, id) {
+		f.ends = append(f.ends, id)
+	}
+	eos := -1
+	if len(f.config.EOS) > 0 {
+		eos = f.config.EOS[0]
+	}
+	pairs, notes, err := f.tok.GGUF(tokenizer.GGUFOptions{Rows: rows, BOS: f.config.BOS, EOS: eos, Pad: f.config.Pad, Ends: f.ends})
+	if err != nil {
+		return err
+	}
+	for _, note := range append(shape.Notes, notes...) {
+		fmt.Fprintf(c.stderr, "snug: %s\n", escaped(note))
+	}
+	name := f.model
+	if n := len(f.adapters); n > 0 {
+		name = f.adapters[n-1]
+	}
+	if absolute, err := filepath.Abs(name); err == nil {
+		name = absolute
+	}
+	f.metadata = append([]gguf.Pair{{Key: "general.name", Value: filepath.Base(name)}}, pairs...)
+	return nil
+}
+
+// save writes the file of the model, with its adapter merged, a matrix at a time.
+func (f *exportFlags) save(c *call, g transformer.GGUFOptions) (err error) {
+	o := transformer.Options{SaveOnly: true}
+	if n := len(f.adapters); n > 0 {
+		o.AdapterDir, o.Before = f.adapters[n-1], f.adapters[:n-1]
+	}
+	if err := setForms(&o, f.form, f.compute); err != nil {
+		return err
+	}
+	m, err := openToMerge(f.model, f.config, o)
+	if err != nil {
+		return usageError{err}
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	if err := m.text.SaveGGUF(f.output, g); err != nil {
+		return err
+	}
+	if lost := m.text.LostByMerging(); lost.NormShare() > mostLost {
+		fmt.Fprintf(c.stderr, "snug: %d of %d updates lost to rounding, %.2f %% of their norm: -compute f32 keeps them\n",
+			lost.Lost, lost.Updates, 100*lost.NormShare())
+	}
+	return nil
+}
