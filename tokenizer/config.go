@@ -1,12 +1,8 @@
 package tokenizer
 
 import (
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -194,7 +190,13 @@ func readConfig(folder string) (c Config, f configFile, err error) {
 	if f, err = readConfigFile(folder); err != nil {
 		return Config{}, f, err
 	}
-	c.AddBOS, c.AddEOS = f.AddBOS, f.AddEOS
+	c = f.config()
+	return c, f, c.readTemplates(folder, f.ChatTemplate)
+}
+
+// config returns what the files say without the chat templates.
+func (f *configFile) config() Config {
+	c := Config{AddBOS: f.AddBOS, AddEOS: f.AddEOS}
 	for _, n := range f.named {
 		if n.token == nil || n.token.Content == "" {
 			continue
@@ -202,7 +204,7 @@ func readConfig(folder string) (c Config, f configFile, err error) {
 		c.Special = append(c.Special, SpecialToken{n.name, n.token.Content})
 	}
 	c.BOS, c.EOS, c.Pad, c.Unknown = c.token("bos_token"), c.token("eos_token"), c.token("pad_token"), c.token("unk_token")
-	return c, f, c.readTemplates(folder, f.ChatTemplate)
+	return c
 }
 
 // token returns the special token of a name.
@@ -229,8 +231,13 @@ func readConfigFile(folder string) (f configFile, err error) {
 			return f, fmt.Errorf("tokenizer: %s: %w: %w", filepath.Join(folder, name), err, snug.ErrCorrupt)
 		}
 	}
-	slices.SortStableFunc(f.named, func(a, b namedToken) int { return place(a.name) - place(b.name) })
+	f.sort()
 	return f, nil
+}
+
+// sort puts the tokens in transformers' order.
+func (f *configFile) sort() {
+	slices.SortStableFunc(f.named, func(a, b namedToken) int { return place(a.name) - place(b.name) })
 }
 
 // place is the place of a name in transformers' order.
@@ -267,133 +274,4 @@ func (f *configFile) merge(data []byte, isMap bool) error {
 		}
 	}
 	return nil
-}
-
-// templatesFile is the field chat_template: a text, a list of names and texts, or null.
-func templatesFile(raw json.RawMessage) (templates map[string]string, err error) {
-	templates = map[string]string{}
-	switch {
-	case len(raw) == 0 || string(raw) == "null":
-		return nil, nil
-	case raw[0] == '"':
-		var text string
-		err = json.Unmarshal(raw, &text)
-		templates["default"] = text
-	case raw[0] == '{':
-		err = options.Unmarshal(raw, &templates)
-	default:
-		var list []struct {
-			Name     string `json:"name"`
-			Template string `json:"template"`
-		}
-		err = options.Unmarshal(raw, &list)
-		for _, t := range list {
-			if _, twice := templates[t.Name]; twice && err == nil {
-				err = fmt.Errorf("the name %.40q comes twice", t.Name)
-			}
-			templates[t.Name] = t.Template
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("chat_template: %w", err)
-	}
-	return templates, nil
-}
-
-// readTemplates finds the chat templates of a folder.
-func (c *Config) readTemplates(folder string, field json.RawMessage) error {
-	beside, err := readTemplateFiles(folder)
-	if err != nil {
-		return err
-	}
-	said, err := templatesFile(field)
-	if err != nil {
-		return fmt.Errorf("tokenizer: tokenizer_config.json: %w: %w", err, snug.ErrCorrupt)
-	}
-	processor, has, err := readProcessorTemplates(folder)
-	if err != nil {
-		return err
-	}
-	order := []map[string]string{beside, said, processor}
-	if has {
-		order = []map[string]string{processor, beside, said}
-	}
-	order = slices.DeleteFunc(order, func(m map[string]string) bool { return m == nil })
-	if len(order) == 0 {
-		return nil
-	}
-	own := order[0]
-	for _, m := range order {
-		c.ChatTemplate = cmp.Or(c.ChatTemplate, m["default"])
-	}
-	if delete(own, "default"); len(own) > 0 {
-		c.Templates = own
-	}
-	return nil
-}
-
-// readProcessorTemplates returns the chat templates that transformers reads for processors alone, nil if there are none, and
-// whether the folder has a processor.
-func readProcessorTemplates(folder string) (templates map[string]string, has bool, err error) {
-	_, missing := os.Stat(filepath.Join(folder, "preprocessor_config.json"))
-	has = missing == nil
-	for _, name := range []string{processorFile, "chat_template.json"} {
-		path := filepath.Join(folder, name)
-		data, err := readIf(path, files.Description)
-		if err != nil {
-			return nil, false, err
-		}
-		has = has || name == processorFile && data != nil
-		if data == nil || templates != nil {
-			continue
-		}
-		var f struct {
-			ChatTemplate json.RawMessage `json:"chat_template"`
-		}
-		if err = (strictjson.Options{Open: true}).Unmarshal(data, &f); err == nil {
-			templates, err = templatesFile(f.ChatTemplate)
-		}
-		if err != nil {
-			return nil, false, fmt.Errorf("tokenizer: %s: %w: %w", path, err, snug.ErrCorrupt)
-		}
-	}
-	return templates, has, nil
-}
-
-// processorFile is the file of a processor, which may have its chat template too.
-const processorFile = "processor_config.json"
-
-// maxTemplates is the most files of templates beside the default.
-const maxTemplates = 64
-
-// readTemplateFiles reads chat_template.jinja and additional_chat_templates/*.jinja; nil if there are none.
-func readTemplateFiles(folder string) (templates map[string]string, err error) {
-	paths := map[string]string{"default": filepath.Join(folder, "chat_template.jinja")}
-	more := filepath.Join(folder, "additional_chat_templates")
-	entries, err := os.ReadDir(more)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("tokenizer: %w", err)
-	}
-	for _, e := range entries {
-		if name, ok := strings.CutSuffix(e.Name(), ".jinja"); ok && name != "default" {
-			paths[name] = filepath.Join(more, e.Name())
-		}
-	}
-	if len(paths) > maxTemplates {
-		return nil, fmt.Errorf("tokenizer: %s has %d chat templates, want %d at most: %w", more, len(paths)-1, maxTemplates-1, snug.ErrConfig)
-	}
-	for name, path := range paths {
-		text, err := readIf(path, files.Template)
-		if err != nil {
-			return nil, err
-		}
-		if text == nil {
-			continue
-		}
-		if templates == nil {
-			templates = map[string]string{}
-		}
-		templates[name] = string(text)
-	}
-	return templates, nil
 }

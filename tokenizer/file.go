@@ -76,6 +76,9 @@ type mergeFile struct {
 	comment bool // a line that is none
 }
 
+// MarshalJSON returns the form ["a","b"], in which no line is taken for a comment.
+func (m mergeFile) MarshalJSON() ([]byte, error) { return plainJSON([2]string{m.a, m.b}) }
+
 func (m *mergeFile) UnmarshalJSON(text []byte) error {
 	if text[0] == '[' {
 		pair, ok := plainPair(text)

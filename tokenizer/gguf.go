@@ -12,7 +12,7 @@ import (
 // GGUFOptions say what the file of a model holds of its tokenizer besides what the tokenizer knows.
 type GGUFOptions struct {
 	// Rows is the number of rows of the model's embedding; 0 is Len. Rows without a token have unused ones, and tokens without
-	// a row are left out.
+	// a row are left out, with their merges.
 	Rows int
 	// BOS, EOS and Pad are the ids in the model's config.json, for a tokenizer that does not name these tokens; below 0: none.
 	BOS, EOS, Pad int
@@ -23,6 +23,7 @@ type GGUFOptions struct {
 // The kinds of tokens in tokenizer.ggml.token_type.
 const (
 	ggufNormal  = 1
+	ggufUnknown = 2
 	ggufControl = 3 // special tokens
 	ggufAdded   = 4 // other added tokens
 	ggufUnused  = 5
@@ -146,13 +147,16 @@ func (g *ggufVocabulary) byteTokens() error {
 // mergeList returns the merges in their order, two tokens with a space between them.
 func (g *ggufVocabulary) mergeList() ([]string, error) {
 	order := g.ranked()
-	list := make([]string, len(order))
-	for i, m := range order {
+	list := make([]string, 0, len(order))
+	for _, m := range order {
+		if max(m.a, m.b, m.id) >= int32(g.Rows) {
+			continue
+		}
 		a, b := g.texts[m.a], g.texts[m.b]
 		if strings.Contains(a+b, " ") {
 			return nil, refused("merges: %.40q and %.40q have a space, which is not in the alphabet of bytes", a, b)
 		}
-		list[i] = a + " " + b
+		list = append(list, a+" "+b)
 	}
 	return list, nil
 }

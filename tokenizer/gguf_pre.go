@@ -1,34 +1,19 @@
 package tokenizer
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
 )
 
-// This file recognizes the pre-tokenizers that llama.cpp has, by what the sections of tokenizer.json do.
+// This file has the pre-tokenizers that llama.cpp knows: it recognizes them by what the sections of tokenizer.json do, and makes the
+// sections of their names.
 
-// Patterns of published tokenizers. llama.cpp has them in llama-vocab.cpp, where it also spells out the letters of contractions.
-const (
-	contractions  = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`
-	spelledOut    = `(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])`
-	symbolsSpaces = `| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	slashSpaces   = `| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	lowerWord     = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
-	upperWord     = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`
-
-	llama3Words = contractions + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}` + symbolsSpaces
-	qwen2Words  = contractions + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}` + symbolsSpaces
-	qwen35Words = contractions + `|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
-	seedWords   = contractions + `|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+`
-	tekkenWords = lowerWord + `|` + upperWord + `|\p{N}` + slashSpaces
-	gpt4oWords  = lowerWord + contractions + `?|` + upperWord + contractions + `?|\p{N}{1,3}` + slashSpaces
-)
-
-// preKind is a pre-tokenizer of llama.cpp's: the name in tokenizer.ggml.pre, the stages that it stands for, and whether a word
-// that is a token is that token, whatever the merges.
+// preKind is a pre-tokenizer of llama.cpp's: its names in tokenizer.ggml.pre, of which the first is written, the stages that they
+// stand for, and whether a word that is a token is that token, whatever the merges.
 type preKind struct {
-	name   string
+	names  string
 	stages []string
 	whole  bool
 }
@@ -40,17 +25,68 @@ const (
 	digitsStage = "digits" // Digits, one by one
 )
 
+// preKinds are in the order in which a written file names one. The patterns of tekken, gpt-4o and kimi-k2 are those of the published
+// tokenizers, which llama.cpp approaches with others.
 var preKinds = []preKind{
-	{"gpt-2", []string{gpt2Stage}, false},
-	{"llama-bpe", []string{llama3Words, bytesStage}, true},
-	{"smaug-bpe", []string{llama3Words, bytesStage}, false},
-	{"qwen2", []string{qwen2Words, bytesStage}, false},
+	{"gpt-2 phi-2 gigachat a.x-4.0 mellum exaone4 mpt olmo jais trillion granite-docling", []string{gpt2Stage}, false},
+	{"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", []string{llama3Words, bytesStage}, true},
+	{"smaug-bpe dbrx chatglm-bpe glm4", []string{llama3Words, bytesStage}, false},
+	{"qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan solar-open megrez grok-2", []string{qwen2Words, bytesStage}, false},
 	{"qwen35", []string{qwen35Words, bytesStage}, false},
-	{"smollm", []string{digitsStage, gpt2Stage}, false},
+	{"smollm starcoder refact command-r codeshell exaone minerva-7b mellum2", []string{digitsStage, gpt2Stage}, false},
 	{"tekken", []string{tekkenWords, bytesStage}, true},
-	{"gpt-4o", []string{gpt4oWords, bytesStage}, false},
+	{"gpt-4o llama4 kanana2 talkie minimax-m2", []string{gpt4oWords, bytesStage}, false},
 	{"seed-coder", []string{seedWords, bytesStage}, false},
+	{"deepseek-llm", []string{`[\r\n]`, deepseekWords, deepseekSigns, `\s+$`, deepseekHan, `\p{N}+`, bytesStage}, false},
+	{"deepseek-coder", []string{`[\r\n]`, `\s?\p{L}+`, `\s?\p{P}+`, deepseekHan, `\p{N}`, bytesStage}, false},
+	{"deepseek-v3 hunyuan-dense joyai-llm hy_v4", []string{`\p{N}{1,3}`, hanKana, deepseek3Words, bytesStage}, false},
+	{"falcon", []string{"[\\p{P}\\$\\+<=>\\^~\\|`]+", gpt2Words, `[0-9][0-9][0-9]`, bytesStage}, false},
+	{"default", []string{`[\p{P}\$\+<=>\^~\|]+`, gpt2Words, `\p{N}+`, `[0-9][0-9][0-9]`, bytesStage}, false},
+	{"poro-chat bloom gpt3-finnish", []string{bloomWords, bytesStage}, false},
+	{"viking", []string{bloomWords, `\p{N}`, bytesStage}, false},
+	{"jais-2", []string{llama3Words[:len(llama3Words)-len(`\s+(?!\S)|\s+`)] + jais2Spaces, bytesStage}, false},
+	{"kimi-k2", []string{kimiWords, bytesStage}, false},
+	{"superbpe", []string{`\p{N}+`, `(?=(?:\d{3})+(?!\d))`, bytesStage}, false},
+	{"bailingmoe bailingmoe2 llada-moe", []string{bailingWords, bytesStage}, false},
+	{"exaone-moe", []string{exaoneWords, bytesStage}, false},
+	{"laguna", []string{`[^\n]+|[\n]+`, qwen2Words, bytesStage}, false},
+	{"minicpm5", []string{`\p{N}{1,3}`, minicpmWords, bytesStage}, true},
+	{"tiny_aya cohere2moe", []string{`\d{1,3}(?=(?:\d{3})*(?!\w))`, gpt4oWords, bytesStage}, false},
+	{"ufakzeka", []string{ufakzekaWords, bytesStage}, false},
 }
+
+// composed are the names of published tokenizers that have NFC, which llama.cpp does not apply and its files do not say.
+var composed = []string{"qwen2", "qwen35", "mpt", "olmo", "command-r"}
+
+// preKindNamed returns the pre-tokenizer of a name.
+func preKindNamed(name string) (preKind, error) {
+	for _, k := range preKinds {
+		if slices.Contains(strings.Fields(k.names), name) {
+			return k, nil
+		}
+	}
+	return preKind{}, refused("tokenizer.ggml.pre is %.40q, which is none of the pre-tokenizers that are read: convert the model from its published folder", name)
+}
+
+// section returns the section of tokenizer.json for the stages.
+func (k preKind) section() (json.RawMessage, error) {
+	parts := make([]any, len(k.stages))
+	for i, stage := range k.stages {
+		switch stage {
+		case bytesStage, gpt2Stage:
+			pattern := stage == gpt2Stage
+			parts[i] = byteLevelFile{Type: "ByteLevel", TrimOffsets: true, UseRegex: &pattern}
+		case digitsStage:
+			parts[i] = map[string]any{"type": "Digits", "individual_digits": true}
+		default:
+			parts[i] = map[string]any{"type": "Split", "pattern": patternFile{Regex: &stage}, "behavior": isolated, "invert": false}
+		}
+	}
+	return plainJSON(map[string]any{"type": "Sequence", "pretokenizers": parts})
+}
+
+// usualSpelling spells parts of patterns as those here do.
+var usualSpelling = strings.NewReplacer(spelledOut, contractions, "\r", `\r`, "\n", `\n`)
 
 // preKindOf returns the pre-tokenizer of llama.cpp's that does what a section says. If only its treatment of words that are
 // tokens is another, note says so.
@@ -60,12 +96,14 @@ func preKindOf(section json.RawMessage, whole bool) (name, note string, err erro
 		return "", "", err
 	}
 	for _, k := range preKinds {
-		if slices.Equal(k.stages, stages) {
-			if k.whole == whole {
-				return k.name, "", nil
-			}
-			name = k.name
+		if !slices.Equal(k.stages, stages) {
+			continue
 		}
+		first, _, _ := strings.Cut(k.names, " ")
+		if k.whole == whole {
+			return first, "", nil
+		}
+		name = cmp.Or(name, first)
 	}
 	if name == "" {
 		return "", "", refused("pre_tokenizer: %.200q is none that llama.cpp has", strings.Join(stages, " "))
@@ -117,7 +155,7 @@ func stagesOf(section json.RawMessage) ([]string, error) {
 			return nil, err
 		}
 		if f.Pattern.Regex != nil && f.Behavior == isolated && !f.Invert {
-			return []string{strings.ReplaceAll(*f.Pattern.Regex, spelledOut, contractions)}, nil
+			return []string{usualSpelling.Replace(*f.Pattern.Regex)}, nil
 		}
 	}
 	return []string{kind}, nil

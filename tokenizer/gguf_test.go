@@ -19,7 +19,7 @@ import (
 // ggufFile is a tokenizer.json to change.
 type ggufFile map[string]any
 
-func (f ggufFile) open(t *testing.T, config string) *Tokenizer {
+func (f ggufFile) open(t testing.TB, config string) *Tokenizer {
 	dir := t.TempDir()
 	text, err := json.Marshal(f)
 	require.NoError(t, err)
@@ -122,6 +122,14 @@ func TestGGUFOfBytes(t *testing.T) {
 		{Key: "tokenizer.ggml.bos_token_id", Value: uint32(3)}, {Key: "tokenizer.ggml.eos_token_id", Value: uint32(5)}, {Key: "tokenizer.ggml.padding_token_id", Value: uint32(4)},
 		{Key: "tokenizer.ggml.add_bos_token", Value: false}, {Key: "tokenizer.ggml.add_eos_token", Value: false},
 	}, pairs)
+}
+
+// TestGGUFFewRows: tokens without a row are in no merge.
+func TestGGUFFewRows(t *testing.T) {
+	pairs, _, err := byteFile(byteLevelPart(true)).open(t, `{}`).GGUF(GGUFOptions{Rows: 4, BOS: -1, EOS: -1, Pad: -1})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a b"}, valuesOf(pairs)["tokenizer.ggml.merges"])
+	require.Equal(t, []int32{3, 2, 3}, encode(t, metadata(pairs).open(t), "ab ab"))
 }
 
 // TestGGUFNotes: what llama.cpp does not do is said.

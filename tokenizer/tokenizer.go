@@ -1,5 +1,6 @@
-// Package tokenizer reads the tokenizer.json of a Hugging Face model, or else its vocab.json and merges.txt, encodes text as
-// token ids and decodes ids as text. The ids equal the ids of Hugging Face's library tokenizers.
+// Package tokenizer reads the tokenizer.json of a Hugging Face model, or else its vocab.json and merges.txt, or the tokenizer in a
+// GGUF file of llama.cpp's, encodes text as token ids and decodes ids as text. The ids equal the ids of Hugging Face's library
+// tokenizers.
 //
 //	tok, err := tokenizer.Open("models/llama")             // a folder, or the file
 //	if err != nil {
@@ -42,6 +43,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
 )
 
@@ -72,8 +74,8 @@ const (
 	maxText = 1 << 30   // bytes of a text
 )
 
-// Open reads tokenizer.json and the files of [Config] from a folder, or a tokenizer.json from its path, through links if
-// they lead to regular files. A tokenizer.json has at most 256 MiB, tokenizer_config.json 16 MiB, and
+// Open reads tokenizer.json and the files of [Config] from a folder, or a tokenizer.json or a GGUF file from its path, through
+// links if they lead to regular files. A tokenizer.json has at most 256 MiB, tokenizer_config.json 16 MiB, and
 // chat_template.jinja 1 MiB.
 //
 // A folder without tokenizer.json may have vocab.json and merges.txt, of transformers' GPT2Tokenizer or Qwen2Tokenizer:
@@ -81,7 +83,17 @@ const (
 // tokenizer_config.json and added_tokens.json, as transformers 5 adds them. For other files the error has the command that
 // writes tokenizer.json of them.
 //
-// Reading takes up to 40 times the file's size in memory, and 300 MiB: the normalizer, the pre-tokenizer, the
+// A file that begins with "GGUF" is read as one of llama.cpp's, or as the first of a model that is split: the tokens, their kinds,
+// merges or scores, the pre-tokenizer, special tokens and chat templates of its metadata. Kinds of tokenizers are "gpt2", "llama"
+// and "gemma4", and pre-tokenizers are those that models for text have. Tokens are those of the published tokenizer.json as far as
+// the metadata tell it. They do not say the following. A normalizer: Qwen's, OLMo's, MPT's and Command R's names stand for NFC, which
+// llama.cpp does not apply. Whether added tokens take the white space beside them: Phi-3's special tokens do. Whether ▁ in an added
+// token is meant: it is a space. The order of the merges of "llama" is that of the scores, as in tokenizers that were converted from
+// SentencePiece, and of equal scores that of transformers' converter, where llama.cpp takes the leftmost. Special tokens
+// are as in [Config], with eot_token and eom_token, which end a turn and a message. A file has 2 million tokens at most.
+// [FilesOfGGUF] makes a folder of it.
+//
+// Reading takes up to 40 times the file's size in memory, of a GGUF file that of its metadata, and 300 MiB: the normalizer, the pre-tokenizer, the
 // post-processor and the decoder have 1 MiB of JSON and 64 parts at most, a pattern takes 1 MiB at most, and added tokens
 // have 2 million different beginnings at most.
 //
@@ -96,6 +108,14 @@ func Open(path string) (*Tokenizer, error) {
 		return nil, fmt.Errorf("tokenizer: %w", err)
 	}
 	if !info.IsDir() {
+		is, err := isGGUF(path)
+		var t *Tokenizer
+		if is {
+			t, err = openGGUF(path)
+		}
+		if is || err != nil {
+			return t, fault.Of(err, "tokenizer")
+		}
 		data, err := readFile(path, files.Vocabulary)
 		if err != nil {
 			return nil, err
@@ -310,8 +330,8 @@ func (t *Tokenizer) Special(id int32) bool {
 	return t.has(id) && t.added.special[t.texts[id]]
 }
 
-// Config returns what the other files of the folder say. It is the zero Config if there are none, and after [Parse] or
-// an Open of the file alone.
+// Config returns what the other files of the folder, or the metadata of a GGUF file, say. It is the zero Config if there are none,
+// and after [Parse] or an Open of tokenizer.json alone.
 func (t *Tokenizer) Config() Config {
 	if t == nil {
 		return Config{}

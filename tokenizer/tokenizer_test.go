@@ -56,7 +56,7 @@ func Example() {
 func TestZero(t *testing.T) {
 	kerneltest.Zero(t,
 		(*tokenizer.Tokenizer)(nil), new(tokenizer.Tokenizer), (*tokenizer.Stream)(nil), new(tokenizer.Stream),
-		new(tokenizer.Tokenizer).Stream(tokenizer.DecodeOptions{}), tokenizer.Open, tokenizer.Parse,
+		new(tokenizer.Tokenizer).Stream(tokenizer.DecodeOptions{}), tokenizer.Open, tokenizer.Parse, tokenizer.FilesOfGGUF,
 	)
 }
 
