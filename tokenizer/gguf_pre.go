@@ -25,12 +25,12 @@ const (
 	digitsStage = "digits" // Digits, one by one
 )
 
-// preKinds are in the order in which a written file names one. The patterns of tekken, gpt-4o and kimi-k2 are those of the published
-// tokenizers, which llama.cpp approaches with others.
+// preKinds are in the order in which a written file names one. The patterns of tekken, gpt-4o, kimi-k2 and tiny_aya are those of
+// the published tokenizers; llama.cpp approaches them with others, which cut some words with capitals or marks elsewhere.
 var preKinds = []preKind{
 	{"gpt-2 phi-2 gigachat a.x-4.0 mellum exaone4 mpt olmo jais trillion granite-docling", []string{gpt2Stage}, false},
-	{"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano", []string{llama3Words, bytesStage}, true},
-	{"smaug-bpe dbrx chatglm-bpe glm4", []string{llama3Words, bytesStage}, false},
+	{"llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano glm4 glm5", []string{llama3Words, bytesStage}, true},
+	{"smaug-bpe dbrx chatglm-bpe", []string{llama3Words, bytesStage}, false},
 	{"qwen2 deepseek-r1-qwen kormo f2llmv2 stablelm2 hunyuan solar-open megrez grok-2", []string{qwen2Words, bytesStage}, false},
 	{"qwen35", []string{qwen35Words, bytesStage}, false},
 	{"smollm starcoder refact command-r codeshell exaone minerva-7b mellum2", []string{digitsStage, gpt2Stage}, false},
