@@ -32,6 +32,9 @@ const (
 	// INT8 is integers from -127 to 127 in units of 1/127 of the largest magnitude of their row (Dettmers et al. 2022,
 	// "LLM.int8(): 8-bit Matrix Multiplication for Transformers at Scale", arXiv:2208.07339).
 	INT8
+	// GGUF is blocks as the files of llama.cpp have them, each with its scales: what they are says [Weight.Blocks]. They
+	// come from [NewBlocks] alone, on the CPU.
+	GGUF
 )
 
 // Scales says which elements of an [FP8] or [FP8E5M2] weight share a scale. One that [NewWeight] makes is their
@@ -85,10 +88,8 @@ func (t Type) octets() *octet.Format {
 	return nil
 }
 
-// known reports whether t is one of the types.
-func (t Type) known() bool { return t.Bits() != 0 }
-
-// Bits returns the bits of a code, 4 or 8, and 0 for a Type that is not valid.
+// Bits returns the bits of a code, 4 or 8. It returns 0 for GGUF, where they depend on the weight ([gguf.Type.Bytes] counts
+// the bytes), and for a Type that is not valid.
 func (t Type) Bits() int {
 	switch {
 	case t.octets() != nil:
@@ -116,9 +117,12 @@ func (t Type) Values() [16]float32 {
 	return [16]float32{}
 }
 
-var typeNames = [...]string{NF4: "nf4", FP4: "fp4", MXFP4: "mxfp4", FP8: "fp8", FP8E5M2: "fp8e5m2", INT8: "int8"}
+var typeNames = [...]string{NF4: "nf4", FP4: "fp4", MXFP4: "mxfp4", FP8: "fp8", FP8E5M2: "fp8e5m2", INT8: "int8", GGUF: "gguf"}
 
-// String returns "nf4", "fp4", "mxfp4", "fp8", "fp8e5m2", "int8" or "invalid".
+// madeNames are the names of the types to which [NewWeight] quantizes: all but GGUF.
+var madeNames = typeNames[1:GGUF]
+
+// String returns "nf4", "fp4", "mxfp4", "fp8", "fp8e5m2", "int8", "gguf" or "invalid".
 func (t Type) String() string {
 	if t == 0 || int(t) >= len(typeNames) {
 		return "invalid"
@@ -126,12 +130,13 @@ func (t Type) String() string {
 	return typeNames[t]
 }
 
-// ParseType returns the type of a name that [Type.String] gives. The error wraps [snug.ErrConfig].
+// ParseType returns the type of a name that [Type.String] gives, of those to which [NewWeight] quantizes: all but GGUF.
+// The error wraps [snug.ErrConfig].
 func ParseType(s string) (Type, error) {
-	for t, name := range typeNames {
-		if s == name && t > 0 {
-			return Type(t), nil
+	for i, name := range madeNames {
+		if s == name {
+			return Type(i + 1), nil
 		}
 	}
-	return 0, fmt.Errorf("qlora: unknown format %.20q, want one of %q: %w", s, typeNames[1:], snug.ErrConfig)
+	return 0, fmt.Errorf("qlora: unknown format %.20q, want one of %q: %w", s, madeNames, snug.ErrConfig)
 }

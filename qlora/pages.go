@@ -94,7 +94,7 @@ func (w *Weight) arrays() memory {
 
 // lens returns how many elements the parts of the memory have.
 func (w *Weight) lens() (packed, absmax, codes, nested, kept int) {
-	packed, absmax = w.t.codeBytes(w.n), w.scaleCount()
+	packed, absmax = w.codeBytes(), w.scaleCount()
 	switch {
 	case w.grid.rows > 0:
 		return packed, absmax, 0, 0, w.shape[0] * len(w.outliers)
@@ -106,7 +106,10 @@ func (w *Weight) lens() (packed, absmax, codes, nested, kept int) {
 
 // scaleCount returns how many absmax, or scales, there are.
 func (w *Weight) scaleCount() int {
-	if w.grid.rows > 0 {
+	switch {
+	case w.t == GGUF:
+		return 0
+	case w.grid.rows > 0:
 		return w.grid.count(w.shape[0], w.shape[1])
 	}
 	return Blocks(w.n, w.block)

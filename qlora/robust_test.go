@@ -21,8 +21,8 @@ import (
 func TestNilAndZeroValues(t *testing.T) {
 	kerneltest.Zero(t,
 		AdapterOptions{}, new(Dense), (*Dense)(nil), new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
-		new(Weights), (*Weights)(nil), Modules{}, new(Modules), Type(255), new(VeRA), (*VeRA)(nil), NewVeRA, SaveVeRA, LoRAPlus, LoRAScale, PackedBytes, Blocks, NewDense, NewDoRA, NewLinear, Merge,
-		NewWeight[[]float32], NewWeight[snug.View], NewWeights, ParseType, WriteWeights, SaveAdapters,
+		new(Weights), (*Weights)(nil), GGUF, Modules{}, new(Modules), Type(255), new(VeRA), (*VeRA)(nil), NewVeRA, SaveVeRA, LoRAPlus, LoRAScale, PackedBytes, Blocks, NewDense, NewDoRA, NewLinear, Merge,
+		NewWeight[[]float32], NewWeight[snug.View], NewWeights, NewBlocks, ParseType, WriteWeights, SaveAdapters,
 		Quantize[[]uint8, []float32, []float32], Dequantize[[]float32, []uint8, []float32], Quantize[snug.View, snug.View, snug.View],
 		Dequantize[snug.View, snug.View, snug.View], DoubleQuantize[[]uint8, []float32, []float32], DoubleDequantize[[]float32, []uint8, []float32],
 	)
@@ -47,6 +47,7 @@ func TestNilAndZeroValues(t *testing.T) {
 				want = snug.ErrDevice
 			}
 			_, _, _, _, _, _, _, _ = w.Shape(), w.Len(), w.Type(), w.Block(), w.Double(), w.DType(), w.Device(), w.Bytes()
+			require.Zero(t, w.Blocks())
 			require.Zero(t, w.Packed().Len())
 			_, err := w.Absmax()
 			require.ErrorIs(t, err, want)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/safetensors"
@@ -16,7 +17,7 @@ import (
 // Options say how [NewWeight] quantizes. The zero Options are the settings of the QLoRA
 // paper.
 type Options struct {
-	Type   Type   // NF4 if 0
+	Type   Type   // NF4 if 0; not GGUF
 	Block  int    // of NF4 and FP4: a power of two from MinBlock to MaxBlock, 64 if 0. 0 for other types
 	Single bool   // of NF4 and FP4: keep the absmax of blocks in float32, no double quantization
 	Scales Scales // of FP8 and FP8E5M2
@@ -25,7 +26,7 @@ type Options struct {
 	Outliers []int
 }
 
-// Weight is a tensor in 4 or 8 bits an element, on one device. It does not change
+// Weight is a tensor in 4 or 8 bits an element, or in the blocks of llama.cpp's files, on one device. It does not change
 // and is safe for concurrent use until Close. A nil or zero Weight has no elements; methods
 // that need elements return [snug.ErrConfig].
 type Weight struct {
@@ -33,6 +34,7 @@ type Weight struct {
 	n      int
 	dtype  snug.DType
 	t      Type
+	blocks gguf.Type // of GGUF
 	block  int
 	packed snug.Array[uint8]
 	absmax snug.Array[float32] // without double quantization
@@ -99,8 +101,10 @@ func (o *Options) complete() error {
 		o.Block = 64
 	}
 	switch {
-	case !o.Type.known():
-		return fmt.Errorf("format %d, want one of %q: %w", o.Type, typeNames[1:], snug.ErrConfig)
+	case o.Type == GGUF:
+		return fmt.Errorf("the option Type is gguf, want one of %q; NewBlocks takes blocks of a file: %w", madeNames, snug.ErrConfig)
+	case o.Type.Bits() == 0:
+		return fmt.Errorf("format %d, want one of %q: %w", o.Type, madeNames, snug.ErrConfig)
 	case !byBits && (o.Block != 0 || o.Single):
 		return fmt.Errorf("the options Block and Single are for NF4 and FP4, and Type is %s: %w", o.Type, snug.ErrConfig)
 	case o.Scales > ByTensor || o.Scales != 0 && o.Type != FP8 && o.Type != FP8E5M2:
@@ -199,8 +203,8 @@ func (w *Weight) usable() error {
 	case w == nil:
 		return fmt.Errorf("the weight is nil: %w", snug.ErrConfig)
 	case w.t == 0:
-		return fmt.Errorf("the weight was not made by NewWeight or Weights.Load: %w", snug.ErrConfig)
-	case w.pages == nil && w.packed.View().Len() != w.t.codeBytes(w.n) || w.pages != nil && w.pages.closed:
+		return fmt.Errorf("the weight was not made by NewWeight, NewBlocks or Weights.Load: %w", snug.ErrConfig)
+	case w.pages == nil && w.packed.View().Len() != w.codeBytes() || w.pages != nil && w.pages.closed:
 		return fmt.Errorf("the weight is closed: %w", snug.ErrDevice)
 	}
 	return nil
@@ -231,7 +235,7 @@ func (w *Weight) Type() Type {
 	return w.t
 }
 
-// Block returns the elements of a block; for types of 8 bits the columns that share a scale.
+// Block returns the elements of a block; for types of 8 bits the columns that share a scale; for GGUF those of [gguf.Type.Block].
 func (w *Weight) Block() int {
 	if w == nil {
 		return 0
@@ -243,7 +247,7 @@ func (w *Weight) Block() int {
 func (w *Weight) Double() bool { return w != nil && w.m != nil }
 
 // DType returns the type of the elements before they were quantized: f32, f16 or
-// bf16.
+// bf16. It is f32 for GGUF.
 func (w *Weight) DType() snug.DType {
 	if w == nil {
 		return 0
@@ -259,8 +263,8 @@ func (w *Weight) Device() *snug.Device {
 	return w.packed.Device()
 }
 
-// Packed returns the codes, two in each of [PackedBytes](Len()) bytes, or one in each of Len() for types of 8 bits, on
-// the device of the weight. Do not change them.
+// Packed returns the codes, two in each of [PackedBytes](Len()) bytes, or one in each of Len() for types of 8 bits, or the
+// blocks of GGUF, on the device of the weight. Do not change them.
 func (w *Weight) Packed() snug.View {
 	if w == nil {
 		return snug.View{}
@@ -269,7 +273,8 @@ func (w *Weight) Packed() snug.View {
 }
 
 // Absmax returns a new host copy of the blocks' absmax, in the form that [Dequantize]
-// takes; of MXFP4 the powers of two, and of types of 8 bits the scales, row by row. It waits for the device. Errors: [snug.ErrDevice] for a closed weight,
+// takes; of MXFP4 the powers of two, and of types of 8 bits the scales, row by row. It is empty for GGUF, whose
+// blocks have their scales. It waits for the device. Errors: [snug.ErrDevice] for a closed weight,
 // [snug.ErrConfig] for a nil or zero one, and the errors of the device.
 func (w *Weight) Absmax() (_ []float32, err error) {
 	m, err := w.hold()
@@ -289,11 +294,10 @@ func (w *Weight) Absmax() (_ []float32, err error) {
 	return absmax, nil
 }
 
-// Bytes returns the memory of the codes and their absmax on the weight's device, or in its
-// [Storage]. The codes
-// of n elements take n/2 bytes. In blocks of 64 the absmax take n/16 bytes more, or n/63
-// with double quantization. Together that is 4.5 or 4.127 bits an element, and 4.254 in MXFP4. Types of 8 bits take
-// a byte an element, 4 bytes a scale and 2 bytes an element of an outlier's column.
+// Bytes returns the memory of the codes and their absmax on the weight's device, or in its [Storage]. The codes of n
+// elements take n/2 bytes. In blocks of 64 the absmax take n/16 bytes more, or n/63 with double quantization. Together
+// that is 4.5 or 4.127 bits an element, and 4.254 in MXFP4. Types of 8 bits take
+// a byte an element, 4 bytes a scale and 2 bytes an element of an outlier's column. GGUF takes its blocks.
 func (w *Weight) Bytes() int64 {
 	if w == nil {
 		return 0
@@ -304,7 +308,7 @@ func (w *Weight) Bytes() int64 {
 
 // Dequantize writes the elements to dst, which has any floating-point type and lies on the
 // weight's device: value[code]·absmax, computed in float32 and rounded once. In INT8 the product is rounded to float32
-// and then multiplied by the float32 next to 1/127, as bitsandbytes does. It does not
+// and then multiplied by the float32 next to 1/127, as bitsandbytes does. GGUF has the float32 of [gguf.Type.Decode]. It does not
 // wait for the device. It needs no memory: with double quantization each worker decodes up
 // to 2 KiB of absmax at a time. Errors, with nothing written: [snug.ErrDType],
 // [snug.ErrShape], [snug.ErrDevice], also for a closed weight, and [snug.ErrConfig] for a
@@ -334,6 +338,8 @@ func (w *Weight) unit() int {
 func (w *Weight) codeBlock() int {
 	in := w.shape[1]
 	switch {
+	case w.t == GGUF:
+		return 0
 	case w.grid.rows > 0:
 		return w.grid.codeBlock(in, len(w.outliers))
 	case in%w.block == 0:
@@ -359,6 +365,8 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
 	switch {
 	case dst.Len() == 0:
 		return nil
+	case w.t == GGUF:
+		return device.Run(dev, blocksJob{dst, w.blockPart(m, begin, dst.Len()), w.blocks})
 	case w.grid.rows > 0:
 		return device.Run(dev, w.decodeRows(dst, begin, m))
 	}

@@ -108,7 +108,7 @@ func (l loader) floats(x []float32, suffix string) error {
 // times the memory of the header, and up to 2 MiB more. It waits for devices.
 //
 // Errors, with nothing written: [snug.ErrConfig] when w, weights or one of them is
-// nil or zero, a weight is in a Storage, an INT8 weight has Outliers or a name that does not end
+// nil or zero, a weight is in a Storage or GGUF, which package gguf writes, an INT8 weight has Outliers or a name that does not end
 // in "weight", a name comes twice or is not UTF-8, or the header would exceed 100 MB;
 // [snug.ErrDevice] for a closed weight. Other errors come from w or from a device.
 func WriteWeights(w io.Writer, weights iter.Seq2[string, *Weight], metadata map[string]string) (int64, error) {
@@ -179,6 +179,8 @@ func (p *filePlan) weight(name string, w *Weight) error {
 func (p *filePlan) kind(name string, w *Weight) error {
 	scales := []int{}
 	switch {
+	case w.t == GGUF:
+		return fmt.Errorf("blocks of %s, which package gguf writes: %w", w.blocks, snug.ErrConfig)
 	case w.t == MXFP4:
 		last := len(w.shape) - 1
 		blocks := append(append([]int(nil), w.shape[:last]...), w.shape[last]/mxBlock)
