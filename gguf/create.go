@@ -26,58 +26,88 @@ type Writer struct {
 	err     error // of the file, after which only Close is left
 }
 
-// Create begins a file of version 3: it writes the metadata and the descriptions of the tensors to a file beside path.
-// [Writer.Write] then takes the bytes of the tensors, in this order, and [Writer.Close] puts the file in its place. Until then what
-// is at path stays. Each of several writers of one path writes a file of its own, and the last to close leaves it.
+// Create begins a file of version 3: it writes the metadata and the descriptions of the tensors to a file beside path, whose name is
+// that and ".unfinished". [Writer.Write] then takes the bytes of the tensors, in this order, and [Writer.Close] puts the file in its
+// place. Until then what is at path stays. One writer at a time writes a path, in all processes: it holds a lock. What a killed process
+// left, the next Create of the path removes.
 //
 // The metadata may have general.alignment, a uint32 that is a power of two up to 2^20; without it the alignment is 32. split.count
 // and what goes with it is the caller's matter.
 //
 // Its memory is what the metadata take in the file. Errors, with nothing written: [snug.ErrConfig] for a key that is empty, has more
 // than 65535 bytes or is not ASCII, for a name of a tensor that is empty or has more than 63 bytes, for one that comes twice, for a
-// string that is not UTF-8, for a value of another type and for what is not a regular file at path; [snug.ErrDType];
+// string that is not UTF-8, for a value of another type, for what is not a regular file at path and for a path that is being
+// written; [snug.ErrDType];
 // [snug.ErrShape] for a shape of more than 4 dimensions or of rows that are not whole blocks, see [Tensor.Bytes]; and those of the operating system.
 func Create(path string, metadata []Pair, tensors []Tensor) (*Writer, error) {
+	return begin(path, metadata, tensors, false)
+}
+
+// CreateNew is [Create] for a path at which there is no file. If there is one, or one appears before [Writer.Close], that stays, and
+// the error wraps [fs.ErrExist]. A file system without hard links leaves a moment in which one may be replaced.
+func CreateNew(path string, metadata []Pair, tensors []Tensor) (*Writer, error) {
+	return begin(path, metadata, tensors, true)
+}
+
+func begin(path string, metadata []Pair, tensors []Tensor, fresh bool) (*Writer, error) {
 	if path == "" {
 		return nil, fmt.Errorf("gguf: want the path of a file: %w", snug.ErrConfig)
 	}
-	w, err := create(files.OS(filepath.Dir(path)), filepath.Base(path), metadata, tensors)
+	w, err := create(files.OS(filepath.Dir(path)), filepath.Base(path), metadata, tensors, fresh)
 	if err != nil {
 		return nil, fmt.Errorf("gguf: %s: %w", path, err)
 	}
 	return w, nil
 }
 
-func create(d files.Dir, name string, metadata []Pair, tensors []Tensor) (*Writer, error) {
-	head := le.AppendUint32([]byte(magic), version)
-	head = le.AppendUint64(head, uint64(len(tensors)))
-	head = le.AppendUint64(head, uint64(len(metadata)))
-	head, align, err := appendMetadata(head, metadata)
+// FileSize returns the bytes of the file that [Create] makes. Errors are those of Create, but for those of files.
+func FileSize(metadata []Pair, tensors []Tensor) (int64, error) {
+	w, _, err := describe(metadata, tensors)
+	if err != nil {
+		return 0, fmt.Errorf("gguf: %w", err)
+	}
+	return w.end, nil
+}
+
+func create(d files.Dir, name string, metadata []Pair, tensors []Tensor, fresh bool) (*Writer, error) {
+	w, head, err := describe(metadata, tensors)
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{entries: make([]entry, len(tensors))}
-	if head, err = w.appendTensors(head, tensors, align); err != nil {
-		return nil, err
-	}
-	if len(head) > headerLimit {
-		return nil, fmt.Errorf("the metadata and descriptions take %d bytes, want at most %d: %w", len(head), headerLimit, snug.ErrConfig)
-	}
-	data := aligned(int64(len(head)), align)
-	if w.end > math.MaxInt64-data {
-		return nil, fmt.Errorf("all tensors together have too many bytes: %w", snug.ErrShape)
-	}
-	for i := range w.entries {
-		w.entries[i].offset += data
-	}
-	w.end += data
-	if w.file, err = files.BeginIn(d, name); err != nil {
+	if w.file, err = files.BeginIn(d, name, fresh); err != nil {
 		return nil, err
 	}
 	if _, err := w.file.WriteAt(head, 0); err != nil {
 		return nil, errors.Join(err, w.file.Abort())
 	}
 	return w, nil
+}
+
+// describe returns a writer without its file, and what the file begins with.
+func describe(metadata []Pair, tensors []Tensor) (w *Writer, head []byte, err error) {
+	head = le.AppendUint32([]byte(magic), version)
+	head = le.AppendUint64(head, uint64(len(tensors)))
+	head = le.AppendUint64(head, uint64(len(metadata)))
+	head, align, err := appendMetadata(head, metadata)
+	if err != nil {
+		return nil, nil, err
+	}
+	w = &Writer{entries: make([]entry, len(tensors))}
+	if head, err = w.appendTensors(head, tensors, align); err != nil {
+		return nil, nil, err
+	}
+	if len(head) > headerLimit {
+		return nil, nil, fmt.Errorf("the metadata and descriptions take %d bytes, want at most %d: %w", len(head), headerLimit, snug.ErrConfig)
+	}
+	data := aligned(int64(len(head)), align)
+	if w.end > math.MaxInt64-data {
+		return nil, nil, fmt.Errorf("all tensors together have too many bytes: %w", snug.ErrShape)
+	}
+	for i := range w.entries {
+		w.entries[i].offset += data
+	}
+	w.end += data
+	return w, head, nil
 }
 
 // appendMetadata appends the pairs, and returns the alignment that they say.
@@ -211,7 +241,7 @@ func (w *Writer) skip(name string) {
 
 // Close puts the file in its place, durably and as a whole, with the permissions of the file that was there. If a tensor lacks
 // bytes or a call of Write failed, it removes what was written instead, and what was there stays: the error wraps
-// [snug.ErrConfig], or is the one of the operating system. A second call does nothing.
+// [snug.ErrConfig], or is the one of the operating system; see also [CreateNew]. A second call does nothing.
 func (w *Writer) Close() error {
 	if w == nil || w.file == nil {
 		return nil

@@ -16,7 +16,7 @@ import (
 // after a power cut, and nothing else is left.
 func TestFullDisk(t *testing.T) {
 	write := func(dir *filestest.Dir) error {
-		w, err := create(dir, "a.gguf", []Pair{{"a", "b"}}, []Tensor{{"x", F32, []int{4}}, {"y", F16, []int{2}}})
+		w, err := create(dir, "a.gguf", []Pair{{"a", "b"}}, []Tensor{{"x", F32, []int{4}}, {"y", F16, []int{2}}}, false)
 		if err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func TestFullDisk(t *testing.T) {
 // TestWriteAfterAFailure: nothing more is written, and the error stays the first.
 func TestWriteAfterAFailure(t *testing.T) {
 	dir := filestest.New()
-	w, err := create(dir, "a.gguf", nil, []Tensor{{"x", F32, []int{4}}})
+	w, err := create(dir, "a.gguf", nil, []Tensor{{"x", F32, []int{4}}}, false)
 	require.NoError(t, err)
 	dir.FailChange(1, false, syscall.ENOSPC)
 	require.ErrorIs(t, w.Write("x", make([]byte, 8)), syscall.ENOSPC)

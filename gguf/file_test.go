@@ -175,22 +175,54 @@ func TestOrderOfWriting(t *testing.T) {
 	require.Len(t, f.Tensors(), 5)
 }
 
-// TestTwoWriters: each writes a whole file, and the last to close leaves its own.
+// TestTwoWriters: one writes at a time, whether it replaces a file or not, and the next when that has ended.
 func TestTwoWriters(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.gguf")
 	tensors := []gguf.Tensor{{"a", gguf.F32, []int{1}}}
-	first, err := gguf.Create(path, nil, tensors)
+	write := func(w *gguf.Writer, x byte) {
+		require.NoError(t, w.Write("a", []byte{x, x, x, x}))
+		require.NoError(t, w.Close())
+		f, err := gguf.Open(path)
+		require.NoError(t, err)
+		require.Equal(t, []byte{x, x, x, x}, bytesOf(t, f, "a"))
+		require.NoError(t, f.Close())
+		entries, err := os.ReadDir(filepath.Dir(path))
+		require.NoError(t, err)
+		require.Len(t, entries, 1)
+		size, err := gguf.FileSize(nil, tensors)
+		require.NoError(t, err)
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, info.Size(), size)
+	}
+	first, err := gguf.CreateNew(path, nil, tensors)
 	require.NoError(t, err)
+	for _, create := range []func(string, []gguf.Pair, []gguf.Tensor) (*gguf.Writer, error){gguf.Create, gguf.CreateNew} {
+		_, err = create(path, nil, tensors)
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "being written")
+	}
+	write(first, 1)
+	_, err = gguf.CreateNew(path, nil, tensors)
+	require.ErrorIs(t, err, fs.ErrExist)
 	second, err := gguf.Create(path, nil, tensors)
 	require.NoError(t, err)
-	require.NoError(t, second.Write("a", []byte{2, 2, 2, 2}))
-	require.NoError(t, first.Write("a", []byte{1, 1, 1, 1}))
-	require.NoError(t, second.Close())
-	require.NoError(t, first.Close())
-	f, err := gguf.Open(path)
+	write(second, 2)
+}
+
+// TestCreateNewKeepsWhatAppears: a file that appears at the path meanwhile stays, and nothing else is left.
+func TestCreateNewKeepsWhatAppears(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.gguf")
+	w, err := gguf.CreateNew(path, nil, []gguf.Tensor{{"a", gguf.F32, []int{1}}})
 	require.NoError(t, err)
-	require.Equal(t, []byte{1, 1, 1, 1}, bytesOf(t, f, "a"))
-	require.NoError(t, f.Close())
+	require.NoError(t, w.Write("a", make([]byte, 4)))
+	require.NoError(t, os.WriteFile(path, []byte("theirs"), 0o600))
+	err = w.Close()
+	require.ErrorIs(t, err, fs.ErrExist)
+	require.ErrorContains(t, err, path)
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.Equal(t, "theirs", string(got))
 	entries, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Len(t, entries, 1)
@@ -312,5 +344,5 @@ func TestAlignments(t *testing.T) {
 }
 
 func TestZeroValues(t *testing.T) {
-	kerneltest.Zero(t, gguf.Open, gguf.Create, gguf.ParseType, gguf.Type(0), gguf.Q4_K, gguf.Type(99), gguf.Tensor{}, (*gguf.Tensor)(nil), &gguf.File{}, (*gguf.File)(nil), &gguf.Writer{}, (*gguf.Writer)(nil))
+	kerneltest.Zero(t, gguf.Open, gguf.Create, gguf.CreateNew, gguf.FileSize, gguf.ParseType, gguf.Type(0), gguf.Q4_K, gguf.Type(99), gguf.Tensor{}, (*gguf.Tensor)(nil), &gguf.File{}, (*gguf.File)(nil), &gguf.Writer{}, (*gguf.Writer)(nil))
 }

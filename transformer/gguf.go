@@ -17,7 +17,8 @@ type GGUF struct {
 	Metadata []gguf.Pair
 	// Tensors are the tensors in the order of the file. A tensor of the experts of a layer is [experts, out, in].
 	Tensors []gguf.Tensor
-	// Notes say where llama.cpp differs from the model, a sentence each without its full stop.
+	// Notes say where llama.cpp differs from the model, and how many matrices have which other type than the file's name says, a
+	// sentence each without its full stop.
 	Notes []string
 
 	parts []ggufPart // of Tensors
@@ -69,6 +70,7 @@ func (c *Config) describe(kind string) (*GGUF, error) {
 	g := &GGUF{Metadata: plain.ggufMetadata(form, t), Notes: c.ggufNotes(form)}
 	l := &ggufLister{Config: &plain, file: g, form: form, kind: t, names: plain.names()}
 	l.all()
+	g.Notes = append(g.Notes, l.counts.notes(c, t)...)
 	return g, nil
 }
 
@@ -161,6 +163,8 @@ type ggufLister struct {
 	form  *ggufForm
 	kind  ggufType
 	names *names
+
+	counts ggufCounts
 }
 
 func (l *ggufLister) all() {
@@ -271,7 +275,9 @@ func (l *ggufLister) add(name, param string, shape []int, role ggufRole, layer i
 	}
 	t := gguf.F32
 	if len(shape) == 2 && strings.HasSuffix(name, ".weight") {
-		t = l.kind.choose(l.Config, l.form, role, layer, p.cols)
+		var wanted gguf.Type
+		t, wanted = l.kind.choose(l.Config, l.form, role, layer, p.cols)
+		l.counts.add(t, wanted)
 	}
 	l.file.Tensors = append(l.file.Tensors, gguf.Tensor{Name: name, Type: t, Shape: shape})
 	l.file.parts = append(l.file.parts, p)

@@ -1,12 +1,14 @@
 package transformer
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"iter"
 	"math"
 	"os"
@@ -248,6 +250,77 @@ func TestGGUFNotes(t *testing.T) {
 	g, err = c.GGUF("")
 	require.NoError(t, err)
 	require.Empty(t, g.Notes)
+}
+
+// TestGGUFSaysOtherTypes: a note counts the matrices that have another type than the name of the file says.
+func TestGGUFSaysOtherTypes(t *testing.T) {
+	_, c := goldenFolder(t, ggufGoldens(t)["llama"].Config)
+	c.Layers, c.Dim, c.Hidden, c.HeadDim, c.Rope.Dim = 2, 256, 352, 64, 64
+	c.Windows, c.ScoreScale = make([]int, 2), 0.125
+	notes := func(kind string) []string {
+		g, err := c.GGUF(kind)
+		require.NoError(t, err)
+		return g.Notes
+	}
+	require.Equal(t, []string{"2 of 16 matrices have another type than q4_k_m gives them, because its blocks do not divide their rows: 1 q5_0 for q4_k, 1 q8_0 for q6_k"}, notes("q4_k_m"))
+	require.Equal(t, []string{"mxfp4 is for the matrices of experts, and the model has none: its matrices are q8_0"}, notes("mxfp4"))
+	for _, kind := range []string{"f32", "f16", "bf16", "q8_0", "q4_0"} {
+		require.Empty(t, notes(kind))
+	}
+	c.Hidden = 40
+	require.Equal(t, []string{"2 of 16 matrices have another type than q8_0 gives them, because its blocks do not divide their rows: 2 f16 for q8_0"}, notes("q8_0"))
+	c.Dim, c.HeadDim, c.Rope.Dim, c.ScoreScale = 96, 24, 24, 1/math.Sqrt(24)
+	require.Contains(t, notes("q6_k")[0], "14 q8_0 for q6_k, 2 f16 for q6_k")
+}
+
+// TestGGUFSize is the size of the file that is written.
+func TestGGUFSize(t *testing.T) {
+	for _, name := range []string{"llama", "gpt2", "qwen3_moe"} {
+		dir, _ := goldenFolder(t, ggufGoldens(t)[name].Config)
+		for _, kind := range []string{"", "q4_k_m"} {
+			m, err := Open(dir, Options{SaveOnly: true})
+			require.NoError(t, err)
+			o := GGUFOptions{Type: kind, Metadata: []gguf.Pair{{Key: "general.name", Value: "x"}}}
+			size, err := m.GGUFSize(o)
+			require.NoError(t, err)
+			path := filepath.Join(t.TempDir(), "a")
+			require.NoError(t, m.SaveGGUF(path, o))
+			info, err := os.Stat(path)
+			require.NoError(t, err)
+			require.Equal(t, info.Size(), size.Bytes)
+			require.Positive(t, size.Largest)
+			require.Greater(t, size.Memory, m.SaveSize().Memory)
+			_, err = m.GGUFSize(GGUFOptions{Type: "q9"})
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.NoError(t, m.Close())
+			_, err = m.GGUFSize(o)
+			require.ErrorIs(t, err, snug.ErrConfig)
+		}
+	}
+	_, err := (&Model{}).GGUFSize(GGUFOptions{})
+	require.ErrorIs(t, err, snug.ErrConfig)
+}
+
+// TestContextEndsSaving: the cause of its end is the error, and nothing is left, with and without SaveOnly.
+func TestContextEndsSaving(t *testing.T) {
+	dir, _ := goldenFolder(t, ggufGoldens(t)["llama"].Config)
+	cause := errors.New("enough")
+	for _, only := range []bool{false, true} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		m, err := Open(dir, Options{SaveOnly: only, Context: ctx})
+		require.NoError(t, err)
+		out := t.TempDir()
+		require.NoError(t, m.SaveGGUF(filepath.Join(out, "a"), GGUFOptions{New: true}))
+		require.ErrorIs(t, m.SaveGGUF(filepath.Join(out, "a"), GGUFOptions{New: true}), fs.ErrExist)
+		require.NoError(t, os.Remove(filepath.Join(out, "a")))
+		cancel(cause)
+		require.ErrorIs(t, m.SaveGGUF(filepath.Join(out, "a"), GGUFOptions{}), cause)
+		require.ErrorIs(t, m.Save(out, 0), cause)
+		entries, err := os.ReadDir(out)
+		require.NoError(t, err)
+		require.Empty(t, entries)
+		require.NoError(t, m.Close())
+	}
 }
 
 // TestGGUFLeavesNothingAfterErrors has an element that is not finite, and one beyond float16.

@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -88,8 +89,8 @@ func moreBits(layer, layers int) bool {
 	return layer < layers/8 || layer >= 7*layers/8 || (layer-layers/8)%3 == 2
 }
 
-// choose returns the type of a tensor with rows of cols elements.
-func (t ggufType) choose(c *Config, form *ggufForm, role ggufRole, layer, cols int) gguf.Type {
+// choose returns the type of a tensor with rows of cols elements, and the one that it would have if its blocks divided them.
+func (t ggufType) choose(c *Config, form *ggufForm, role ggufRole, layer, cols int) (chosen, wanted gguf.Type) {
 	or := func(x gguf.Type) gguf.Type {
 		if x == 0 {
 			return t.base
@@ -97,17 +98,17 @@ func (t ggufType) choose(c *Config, form *ggufForm, role ggufRole, layer, cols i
 		return x
 	}
 	if role == ggufPlain || t.base == gguf.F32 {
-		return gguf.F32
+		return gguf.F32, gguf.F32
 	}
 	if t.base == gguf.F16 || t.base == gguf.BF16 {
-		return t.base
+		return t.base, t.base
 	}
-	chosen := t.base
+	chosen = t.base
 	switch role {
 	case ggufHead:
 		chosen = or(t.head)
 		if n, _ := t.base.Block(); cols%n != 0 {
-			chosen = gguf.Q8_0
+			return fits(gguf.Q8_0, cols), chosen
 		}
 	case ggufExperts:
 		chosen = or(t.experts)
@@ -133,5 +134,45 @@ func (t ggufType) choose(c *Config, form *ggufForm, role ggufRole, layer, cols i
 	if c.Experts.Count == 8 && (role == ggufValues || role == ggufKeys) {
 		chosen = gguf.Q8_0
 	}
-	return fits(chosen, cols)
+	return fits(chosen, cols), chosen
+}
+
+// ggufMisfit is a type that matrices have in place of the one that their kind of file gives them.
+type ggufMisfit struct{ wanted, got gguf.Type }
+
+// ggufCounts counts the matrices that a kind of file quantizes, and those with another type because of their rows.
+type ggufCounts struct {
+	matrices int
+	misfits  map[ggufMisfit]int
+}
+
+func (n *ggufCounts) add(got, wanted gguf.Type) {
+	if size, _ := wanted.Block(); size == 1 {
+		return
+	}
+	if n.matrices++; got != wanted {
+		if n.misfits == nil {
+			n.misfits = map[ggufMisfit]int{}
+		}
+		n.misfits[ggufMisfit{wanted, got}]++
+	}
+}
+
+// notes says which matrices have another type than the kind's name says.
+func (n *ggufCounts) notes(c *Config, t ggufType) (notes []string) {
+	if t.experts != 0 && c.Experts.Count == 0 {
+		notes = append(notes, fmt.Sprintf("%s is for the matrices of experts, and the model has none: its matrices are %s", t.name, t.base))
+	}
+	if len(n.misfits) == 0 {
+		return notes
+	}
+	var list []string
+	total := 0
+	for m, count := range n.misfits {
+		total += count
+		list = append(list, fmt.Sprintf("%d %s for %s", count, m.got, m.wanted))
+	}
+	slices.Sort(list)
+	return append(notes, fmt.Sprintf("%d of %d matrices have another type than %s gives them, because its blocks do not divide their rows: %s",
+		total, n.matrices, t.name, strings.Join(list, ", ")))
 }

@@ -18,6 +18,8 @@ type GGUFOptions struct {
 	Type string
 	// Metadata follow those of the architecture: the name of the model, and its tokenizer.
 	Metadata []gguf.Pair
+	// New wants no file at the path, neither at the call nor when the file is complete, see [gguf.CreateNew].
+	New bool
 }
 
 // SaveGGUF writes a file of llama.cpp's, see [Config.GGUF]: of the weights that [Model.Save] writes, with adapters merged. The file
@@ -25,15 +27,14 @@ type GGUFOptions struct {
 // order, and a whole matrix of GPT-2. With Options.SaveOnly no more than a matrix is in memory.
 //
 // Errors are those of Config.GGUF, of Save and of [gguf.Create], and [snug.ErrNonFinite] for an element that is not finite, or not
-// in the type of the file; then there is no file at path, or the one that was there.
+// in the type of the file; then there is no file at path, or the one that was there. While it is written, the file is beside path, see
+// [gguf.Create].
 func (m *Model) SaveGGUF(path string, o GGUFOptions) (err error) {
 	defer fault.Named(&err, "transformer: SaveGGUF")
 	if err := m.opened(); err != nil {
 		return err
 	}
-	c := m.config
-	c.DType = m.dtype
-	g, err := c.describe(o.Type)
+	g, err := m.describeGGUF(o)
 	if err != nil {
 		return err
 	}
@@ -46,6 +47,12 @@ func (m *Model) SaveGGUF(path string, o GGUFOptions) (err error) {
 	return err
 }
 
+func (m *Model) describeGGUF(o GGUFOptions) (*GGUF, error) {
+	c := m.config
+	c.DType = m.dtype
+	return c.describe(o.Type)
+}
+
 // modelValues reads parameters of a model.
 type modelValues struct {
 	*merger
@@ -54,6 +61,9 @@ type modelValues struct {
 }
 
 func (v *modelValues) read(name string, lo int, dst []float32) error {
+	if err := v.ended(); err != nil {
+		return err
+	}
 	if v.name != name {
 		p := v.index[name]
 		if p == nil {
@@ -73,7 +83,11 @@ const ggufPiece = 1 << 22
 
 // write writes a file. read reads elements of a parameter from one on.
 func (g *GGUF) write(path string, o GGUFOptions, read func(name string, lo int, dst []float32) error) (err error) {
-	w, err := gguf.Create(path, slices.Concat(g.Metadata, o.Metadata), g.Tensors)
+	create := gguf.Create
+	if o.New {
+		create = gguf.CreateNew
+	}
+	w, err := create(path, slices.Concat(g.Metadata, o.Metadata), g.Tensors)
 	if err != nil {
 		return err
 	}
@@ -107,17 +121,7 @@ type ggufEncoder struct {
 
 // param writes a parameter, some rows at a time.
 func (e *ggufEncoder) param(w *gguf.Writer, t gguf.Tensor, p *ggufPart, name string, read func(string, int, []float32) error) error {
-	step := max(1, ggufPiece/p.cols)
-	if p.pairs > 0 {
-		step = max(p.pairs, step/p.pairs*p.pairs) // whole heads
-	}
-	rows, cols := p.rows, p.cols
-	if p.pairs > 0 && rows == 1 { // a bias
-		rows, cols = cols, 1
-	}
-	if p.transposed {
-		step = rows
-	}
+	rows, cols, step := p.pieces()
 	for lo := 0; lo < rows; lo += step {
 		n := min(step, rows-lo)
 		e.values = slices.Grow(e.values[:0], n*cols)[:n*cols]
@@ -130,6 +134,21 @@ func (e *ggufEncoder) param(w *gguf.Writer, t gguf.Tensor, p *ggufPart, name str
 		}
 	}
 	return nil
+}
+
+// pieces returns the rows of a parameter, their elements, and how many rows are encoded at a time.
+func (p *ggufPart) pieces() (rows, cols, step int) {
+	rows, cols, step = p.rows, p.cols, max(1, ggufPiece/p.cols)
+	if p.pairs > 0 {
+		step = max(p.pairs, step/p.pairs*p.pairs) // whole heads
+	}
+	if p.pairs > 0 && rows == 1 { // a bias
+		rows, cols = cols, 1
+	}
+	if p.transposed {
+		step = rows
+	}
+	return rows, cols, step
 }
 
 // arrange puts the rows of a piece in the order of the file.

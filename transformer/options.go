@@ -1,6 +1,8 @@
 package transformer
 
 import (
+	"context"
+
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/meter"
@@ -95,7 +97,7 @@ type Options struct {
 	// Before are folders of adapters that are merged before that of AdapterDir, in this order, each rounded to the type of the
 	// model, as PEFT does with one merge_and_unload after the other. It wants SaveOnly. A Base is that of the first.
 	Before []string
-	// SaveOnly opens a folder for [Model.Save], [Model.Weights] and [Model.SaveSize] alone; other methods that compute are errors.
+	// SaveOnly opens a folder for [Model.Save], [Model.SaveGGUF], [Model.Weights] and the sizes of these alone; other methods that compute are errors.
 	// Matrices stay in the folder, which must not change meanwhile, and each is read, merged and written for itself: see
 	// SaveSize for the memory. What ModulesToSave of AdapterDir replace is in memory. It is for Open on the CPU.
 	SaveOnly bool
@@ -105,6 +107,9 @@ type Options struct {
 	// base's, learned positions and quantized matrices are in memory. It is for the CPU, without DoRA of matrices in floats.
 	// The least is the largest matrix: with less, passes are errors that wrap [snug.ErrNoMemory].
 	Stream int64
+	// Context, unless nil, ends [Model.Save], [Model.SaveGGUF] and [Model.Weights] before the next tensor when it is done: their error
+	// is its cause, and what they wrote is gone.
+	Context context.Context
 	// Beside has parameters of another part of the whole model that train beside adapters, such as a projector, by their published
 	// names. SaveAdapter writes them as ModulesToSave, and Open reads those that AdapterDir has into their Values.
 	Beside []qlora.Module

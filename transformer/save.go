@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -66,6 +67,14 @@ func (m *Model) merged(do func(merge *merger) error) (c Config, err error) {
 	return c, errors.Join(do(merge), merge.close(), m.folder.end(), m.freeStaging())
 }
 
+// ended returns the cause of the end of Options.Context, if it is done.
+func (m *Model) ended() error {
+	if m.options.Context == nil {
+		return nil
+	}
+	return context.Cause(m.options.Context)
+}
+
 // lostBy returns what a merger has lost, and the opening of the model, with its earlier adapters.
 func (m *Model) lostBy(merge *merger) amp.LostUpdates {
 	lost := merge.lost
@@ -89,6 +98,9 @@ func (m *Model) finiteValues(merge *merger) iter.Seq2[amp.Tensor, snug.View] {
 				made = func() (snug.View, error) { return v, nil }
 			}
 			t.Make = func() (snug.View, error) {
+				if err := m.ended(); err != nil {
+					return snug.View{}, err
+				}
 				w, err := made()
 				if err == nil {
 					err = checkFinite(t.Name, w)

@@ -9,7 +9,6 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug/gguf"
-	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/tokenizer"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -20,7 +19,8 @@ func exportCommand() *command {
 		help: `Writes a model and its tokenizer as a GGUF file, which llama.cpp, Ollama and programs on top of them run.
 An adapter is merged first, as snug merge does. What llama.cpp would compute in another way is an error, and
 nothing is written then; where it differs in some texts alone, a line says so. One matrix is in memory at
-a time.
+a time. Until it is complete the file is FILE.gguf.unfinished; a killed run leaves that, and the next
+removes it.
 `,
 		flags: new(exportFlags).table,
 		closing: `  snug export -model Qwen3-0.6B -adapter tuned -gguf tuned.gguf -type q4_k_m -modelfile Modelfile
@@ -42,6 +42,8 @@ type exportFlags struct {
 	tok           *tokenizer.Tokenizer
 	ends          []int32 // tokens that end an answer
 	metadata      []gguf.Pair
+	memory        int64
+	dryRun        bool
 }
 
 // table returns the flags, which write into f.
@@ -56,6 +58,8 @@ func (f *exportFlags) table() flagTable {
 		fileFlag("modelfile", "FILE", &f.modelfile, "also write a new file for ollama create, with the chat template, stops and parameters of generation"),
 		baseFlag("base", &f.form, lowForms, "merge into quantized weights, "+either(lowForms)+", on which the adapter was trained; default: into the published weights").only(adapter),
 		computeFlag(&f.compute, "type of the merged weights: "+either(floatTypes)+"; default: the model's type").only(adapter),
+		sizeFlag("memory", &f.memory, "limit of the resident memory of the process, such as 600MiB; default: none"),
+		switchFlag("dry-run", &f.dryRun, "write nothing: say what the file takes, the memory, and the room on the disk"),
 		configFlag(),
 	}
 }
@@ -64,7 +68,7 @@ func (f *exportFlags) check() error {
 	switch {
 	case f.model == "":
 		return usagef("export: want -model: a folder as Hugging Face publishes it")
-	case f.output == "":
+	case f.output == "" && !f.dryRun:
 		return usagef("export: want -gguf: the file to write")
 	}
 	for _, o := range []struct{ flag, path string }{{"gguf", f.output}, {"modelfile", f.modelfile}} {
@@ -80,7 +84,7 @@ func (f *exportFlags) check() error {
 			return usagef("export: -%s: %w", o.flag, err)
 		}
 	}
-	if f.modelfile != "" && filepath.Clean(f.modelfile) == filepath.Clean(f.output) {
+	if f.modelfile != "" && f.output != "" && filepath.Clean(f.modelfile) == filepath.Clean(f.output) {
 		return usagef("export: -gguf and -modelfile: both are %s", f.output)
 	}
 	for _, adapter := range f.adapters {
@@ -89,61 +93,6 @@ func (f *exportFlags) check() error {
 		}
 	}
 	return wantFolders("export", f.model, "")
-}
-
-func runExport(c *call) (err error) {
-	var f exportFlags
-	if _, err := c.parse(f.table(), 0, 0); err != nil {
-		return err
-	}
-	if err := f.check(); err != nil {
-		return err
-	}
-	noteLinks(c.stderr, append([]string{f.model}, f.adapters...)...)
-	if err := f.describe(c); err != nil {
-		return usageError{err}
-	}
-	if f.modelfile != "" {
-		undo, err := f.writeModelfile(c)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, undo(err)) }()
-	}
-	if err := f.save(c, transformer.GGUFOptions{Type: f.kind, Metadata: f.metadata}); err != nil {
-		return err
-	}
-	info, err := os.Stat(f.output)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(c.stdout, "%s: %s\n", f.output, meter.FormatBytes(info.Size()))
-	return nil
-}
-
-// writeModelfile writes the file for Ollama. undo removes it if there is no file for it to name.
-func (f *exportFlags) writeModelfile(c *call) (undo func(failed error) error, err error) {
-	page, note, err := f.page()
-	if err != nil {
-		return nil, usageError{err}
-	}
-	file, err := os.OpenFile(f.modelfile, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err != nil {
-		return nil, usagef("export: -modelfile: %w", err)
-	}
-	undo = func(failed error) error {
-		if failed == nil {
-			return nil
-		}
-		return os.Remove(f.modelfile)
-	}
-	if _, err = file.WriteString(page); err == nil && note != "" {
-		fmt.Fprintf(c.stderr, "snug: %s has no TEMPLATE: %s\n", f.modelfile, note)
-	}
-	if err = errors.Join(err, file.Close()); err != nil {
-		return nil, errors.Join(err, undo(err))
-	}
-	return undo, nil
 }
 
 // describe reads all but the weights, and checks that the file can hold it.
@@ -196,29 +145,5 @@ func (f *exportFlags) describe(c *call) (err error) {
 		name = absolute
 	}
 	f.metadata = append([]gguf.Pair{{Key: "general.name", Value: filepath.Base(name)}}, pairs...)
-	return nil
-}
-
-// save writes the file of the model, with its adapter merged, a matrix at a time.
-func (f *exportFlags) save(c *call, g transformer.GGUFOptions) (err error) {
-	o := transformer.Options{SaveOnly: true}
-	if n := len(f.adapters); n > 0 {
-		o.AdapterDir, o.Before = f.adapters[n-1], f.adapters[:n-1]
-	}
-	if err := setForms(&o, f.form, f.compute); err != nil {
-		return err
-	}
-	m, err := openToMerge(f.model, f.config, o)
-	if err != nil {
-		return usageError{err}
-	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	if err := m.text.SaveGGUF(f.output, g); err != nil {
-		return err
-	}
-	if lost := m.text.LostByMerging(); lost.NormShare() > mostLost {
-		fmt.Fprintf(c.stderr, "snug: %d of %d updates lost to rounding, %.2f %% of their norm: -compute f32 keeps them\n",
-			lost.Lost, lost.Updates, 100*lost.NormShare())
-	}
 	return nil
 }

@@ -187,3 +187,32 @@ func TestModelfileTemplates(t *testing.T) {
 		})
 	}
 }
+
+// TestExportDryRun: it says the size of the file, the memory and the room, and writes nothing.
+func TestExportDryRun(t *testing.T) {
+	model, out := publishBytes(t, turnsChat), t.TempDir()
+	path := filepath.Join(out, "x.gguf")
+	args := []string{"export", "-model", model, "-type", "mxfp4"}
+	status, text, errs := snugged(append(args, "-dry-run")...)
+	require.Zero(t, status, errs)
+	require.Contains(t, errs, "snug: mxfp4 is for the matrices of experts, and the model has none: its matrices are q8_0\n")
+	require.NotContains(t, text, "disk ")
+	status, with, errs := snugged(append(args, "-dry-run", "-gguf", path)...)
+	require.Zero(t, status, errs)
+	require.Regexp(t, `(?m)^memory +\d.* predicted$`, with)
+	require.Regexp(t, `(?m)^disk +\d.* free in `, with)
+	entries, err := os.ReadDir(out)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+	status, written, errs := snugged(append(args, "-gguf", path)...)
+	require.Zero(t, status, errs)
+	_, size, _ := strings.Cut(strings.Split(written, ",")[0], path+": ")
+	require.Contains(t, text, "output    "+size+"\n")
+	require.Contains(t, with, "output    "+size+"\n")
+	status, _, errs = snugged(append(args, "-gguf", filepath.Join(out, "y.gguf"), "-memory", "1MiB")...)
+	require.Equal(t, 1, status)
+	require.Regexp(t, `export: -memory 1.00 MiB: nothing fits: the process takes .* wants -memory \d+MiB`, errs)
+	require.NoFileExists(t, filepath.Join(out, "y.gguf"))
+	status, _, errs = snugged(append(args, "-gguf", filepath.Join(out, "y.gguf"), "-memory", wanted(t, errs))...)
+	require.Zero(t, status, errs)
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/transformer"
@@ -46,7 +47,7 @@ func (f *mergeFlags) table() flagTable {
 			"Default: into the published weights"),
 		computeFlag(&f.compute, "type of the weights: "+either(floatTypes)+"; default: the model's type"),
 		sizeFlag("memory", &f.memory, "limit of the resident memory of the process, such as 600MiB; default: none"),
-		switchFlag("dry-run", &f.dryRun, "write nothing: say what the output takes, the memory, the time, and what rounding loses"),
+		switchFlag("dry-run", &f.dryRun, "write nothing: say what the output takes, the memory, the time, what rounding loses, and the room on the disk"),
 		outputFlag("DIR", &f.output, "new or empty folder to write the model to, and copies of the tokenizer's files: the model's, or the adapter's if its vocabulary "+
 			"is another or it has more tokens; a line says which, if both have one and they differ"),
 		copyLinksFlag(&f.copyLinks, "copy also files that are links out of their folder"),
@@ -106,6 +107,14 @@ func runMerge(c *call) (err error) {
 	if err != nil {
 		return err
 	}
+	return untilSignal(c, func(stop console.Stop) error {
+		o.Context = stop.After
+		return f.merge(c, config, beside, o)
+	})
+}
+
+// merge opens the model with its adapters, and writes it.
+func (f *mergeFlags) merge(c *call, config *transformer.Config, beside mergeCompanions, o transformer.Options) (err error) {
 	process := newProcessRoom("merge", f.memory)
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))
 	m, err := openToMerge(f.model, config, o)
@@ -120,15 +129,15 @@ func runMerge(c *call) (err error) {
 	if f.dryRun {
 		return f.rehearse(c, &m, process)
 	}
-	if err := checkRoom("merge", []room{{"the model", f.output, m.size.Bytes}}, files.SpaceOf); err != nil {
-		return err
-	}
 	out, err := takeOutput(f.output)
 	if err != nil {
 		return usagef("merge: -o: %w", err)
 	}
 	defer func() { err = errors.Join(err, out.drop()) }()
 	out.note(c.stderr)
+	if err := checkRoom("merge", f.rooms(m), files.SpaceOf); err != nil { // now that what a killed run left is gone
+		return err
+	}
 	if err := beside.copy(f.output, f.model, f.copyLinks); err != nil {
 		return err
 	}
@@ -200,7 +209,15 @@ func (f *mergeFlags) rehearse(c *call, m *merging, process *processRoom) error {
 		meter.FormatBytes(m.size.Bytes), f.merged(), meter.FormatBytes(m.size.Largest), meter.FormatBytes(process.predicted), meter.FormatBytes(peak),
 		took.Seconds(), rate(m.size.Bytes, took))
 	f.reportLost(c, m.text.LostByMerging())
-	return nil
+	if f.output == "" {
+		return nil
+	}
+	return showRoom(c, "merge", f.rooms(*m))
+}
+
+// rooms returns what the run will write.
+func (f *mergeFlags) rooms(m merging) []room {
+	return []room{{"the model", f.output, m.size.Bytes}}
 }
 
 // rate says how many bytes a second were handled.

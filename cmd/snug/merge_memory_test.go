@@ -66,6 +66,7 @@ func TestMergeDryRunWritesNothing(t *testing.T) {
 		for _, want := range []string{`(?m)^output +\d.*with the adapter of `, `(?m)^largest +\d`, `(?m)^memory +\d.* predicted; `, `(?m)^time +\d`, `updates lost to rounding`} {
 			require.Regexp(t, want, text)
 		}
+		require.Equal(t, more != nil && more[0] == "-o", strings.Contains(text, "\ndisk      "), text)
 		require.NoDirExists(t, out)
 	}
 	full := t.TempDir()

@@ -35,6 +35,8 @@ type Dir interface {
 	// Mode returns the mode of an entry, or of the file that it links to.
 	Mode(name string) (fs.FileMode, error)
 	Rename(from, to string) error
+	// Place is Rename to a name that nothing has; otherwise the error wraps [fs.ErrExist].
+	Place(from, to string) error
 	// Remove removes a file or an empty folder.
 	Remove(name string) error
 	// Sync makes the entries durable: what was made, renamed and removed.
@@ -42,6 +44,9 @@ type Dir interface {
 	// Lock makes a file, if it is missing, and holds a lock on it until it is closed
 	// or the process ends. The error for a lock that is held wraps [ErrLocked].
 	Lock(name string) (io.Closer, error)
+	// Hold makes a file, as Create does, and holds a lock on it, as Lock does. It may be renamed meanwhile. A file that a
+	// killed process left under the name is removed.
+	Hold(name string, perm fs.FileMode) (File, error)
 }
 
 // Entry is a file or a folder in a [Dir].

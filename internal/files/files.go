@@ -69,7 +69,7 @@ func ReplaceIn(d Dir, name string, write func(io.Writer) error) error {
 		return err
 	}
 	if err := d.Rename(temp, name); err != nil {
-		return errors.Join(err, d.Remove(temp))
+		return errors.Join(shown{has: d.Path(temp), gets: d.Path(name)}.as(err), d.Remove(temp))
 	}
 	return d.Sync()
 }
@@ -77,33 +77,36 @@ func ReplaceIn(d Dir, name string, write func(io.Writer) error) error {
 // Stage is the first half of [ReplaceIn]: it writes the file that is to be renamed to
 // name, and returns its name. When it fails, nothing is left.
 func Stage(d Dir, name string, write func(io.Writer) error) (temp string, err error) {
-	temp, perm, old, err := beside(d, name)
+	perm, old, err := modeOf(d, name)
 	if err != nil {
 		return "", err
 	}
-	return temp, Write(d, temp, perm, func(f File) error {
+	temp = fmt.Sprintf("%s.%d.tmp", name, rand.Uint64())
+	at := shown{has: d.Path(temp), gets: d.Path(name)}
+	err = Write(d, temp, perm, func(f File) error {
+		at.File = f
 		if old { // Create gave it these permissions or fewer
-			if err := f.Chmod(perm); err != nil {
+			if err := at.Chmod(perm); err != nil {
 				return err
 			}
 		}
-		return write(io.NewOffsetWriter(f, 0))
+		return write(io.NewOffsetWriter(at, 0))
 	})
+	return temp, at.as(err)
 }
 
-// beside returns a name for the file that is to be renamed to name, its permissions, and whether they are those of a file
-// that is there.
-func beside(d Dir, name string) (temp string, perm fs.FileMode, old bool, err error) {
+// modeOf returns the permissions for the file that is to be renamed to name, and whether they are those of a file that is there.
+func modeOf(d Dir, name string) (perm fs.FileMode, old bool, err error) {
 	perm, err = d.Mode(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		perm = 0o666
 	case err != nil:
-		return "", 0, false, err
+		return 0, false, err
 	case !perm.IsRegular():
-		return "", 0, false, notRegular(d.Path(name), perm)
+		return 0, false, notRegular(d.Path(name), perm)
 	}
-	return fmt.Sprintf("%s.%d.tmp", name, rand.Uint64()), perm.Perm(), err == nil, nil
+	return perm.Perm(), err == nil, nil
 }
 
 // Write makes a new file, calls write with it, and syncs it. When that fails, or write

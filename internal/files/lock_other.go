@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 )
 
@@ -29,3 +30,15 @@ func (d osDir) Lock(name string) (io.Closer, error) {
 }
 
 func (e exclusive) Close() error { return errors.Join(e.File.Close(), os.Remove(e.Name())) }
+
+// Hold makes a file, which must not exist. A killed process leaves it.
+func (d osDir) Hold(name string, perm fs.FileMode) (File, error) {
+	f, err := d.Create(name, perm)
+	if errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("%s exists; if its process was killed, remove the file: %w", d.Path(name), ErrLocked)
+	}
+	return f, err
+}
+
+// Place leaves a moment in which a file may come between.
+func (d osDir) Place(from, to string) error { return d.placeUnlinked(from, to) }

@@ -3,6 +3,7 @@
 package filestest
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -371,6 +372,17 @@ func (d *Dir) Rename(from, to string) error {
 	return nil
 }
 
+// Place is Rename where nothing is.
+func (d *Dir) Place(from, to string) error {
+	d.mu.Lock()
+	_, there := d.names[to]
+	d.mu.Unlock()
+	if there {
+		return &fs.PathError{Op: "rename", Path: d.Path(to), Err: fs.ErrExist}
+	}
+	return d.Rename(from, to)
+}
+
 func (d *Dir) Remove(name string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -425,3 +437,32 @@ func (l *lock) Close() error {
 	delete(l.d.locked, l.name)
 	return nil
 }
+
+// Hold returns a file whose Close frees the lock.
+func (d *Dir) Hold(name string, perm fs.FileMode) (files.File, error) {
+	l, err := d.Lock(name)
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	_, left := d.names[name]
+	d.mu.Unlock()
+	if left {
+		err = d.Remove(name)
+	}
+	var f files.File
+	if err == nil {
+		f, err = d.Create(name, perm)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return held{f, l}, nil
+}
+
+type held struct {
+	files.File
+	lock io.Closer
+}
+
+func (h held) Close() error { return errors.Join(h.File.Close(), h.lock.Close()) }
