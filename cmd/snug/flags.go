@@ -26,6 +26,8 @@ type flagRow struct {
 	uses  []*use
 	given bool   // also with its default value; a switch that is on
 	text  string // as it was given
+	seen  bool   // on the command line
+	once  string // what to do in place of giving it several times, where one of the inputs would be lost; else the last one counts
 }
 
 // use is what some flags are for. Where that is off, they are wrong command lines.
@@ -46,6 +48,15 @@ func (r *flagRow) under(paragraph string) *flagRow {
 	r.above = paragraph
 	return r
 }
+
+// inOne says that several inputs are one value, or what else takes them.
+func (r *flagRow) inOne(how string) *flagRow {
+	r.once = how
+	return r
+}
+
+// withCommas is how flags have several inputs.
+const withCommas = "with commas between them"
 
 // completed gives words that complete the value.
 func (r *flagRow) completed(words []string) *flagRow {
@@ -264,9 +275,22 @@ func (v rowValue) String() string   { return "" }
 func (v rowValue) IsBoolFlag() bool { return v.row != nil && v.row.arg == "" }
 
 func (v rowValue) Set(text string) error {
-	if err := v.row.take(text); err != nil && *v.err == nil {
+	err := v.row.again(text)
+	if err == nil {
+		err = v.row.take(text)
+	}
+	if err != nil && *v.err == nil {
 		*v.err = err
 	}
+	return nil
+}
+
+// again returns an error for another input on the same command line, of which one would be lost.
+func (r *flagRow) again(text string) error {
+	if r.seen && r.once != "" && text != r.text {
+		return fmt.Errorf("-%s is there twice, as %.200q and %.200q: want it once, %s", r.name, r.text, text, r.once)
+	}
+	r.seen = true
 	return nil
 }
 

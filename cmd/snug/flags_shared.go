@@ -13,7 +13,9 @@ var (
 
 func modelFlag(to *string, help string) *flagRow { return fileFlag("model", "DIR", to, help) }
 
-func adapterDirFlag(to *string, help string) *flagRow { return fileFlag("adapter", "DIR", to, help) }
+func adapterDirFlag(to *string, help string) *flagRow {
+	return fileFlag("adapter", "DIR", to, help).inOne("or snug merge, which merges several")
+}
 
 func deviceFlag(to *string, further string) *flagRow {
 	return textFlag("device", "NAME", to, "where the model is and computes: cpu (default), or cuda:0, hip:0 or metal:0 in a program built with that tag"+further)

@@ -156,3 +156,21 @@ func TestTuneConfig(t *testing.T) {
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "-lora, -adapter and -modules-to-save are for adapters, and -full trains none")
 }
+
+// TestInputsTwice: two inputs of a flag that takes one value are an error that shows both; of a setting the last one counts.
+func TestInputsTwice(t *testing.T) {
+	for want, args := range map[string][]string{
+		`generate: -adapter is there twice, as "a" and "b": want it once, or snug merge, which merges several`: {"generate", "-model", "x", "-prompt", "q", "-adapter", "a", "-adapter", "b"},
+		`generate: -image is there twice, as "a" and "b": want it once, with commas between them`:              {"generate", "-model", "x", "-prompt", "q", "-image", "a", "-image=b"},
+		`generate: -video is there twice, as "a" and "b": want it once, with commas between them`:              {"generate", "-model", "x", "-prompt", "q", "-video", "a", "-video", "b"},
+		`tune: -data is there twice, as "a" and "b": want it once, with commas between them`:                   {"tune", "-data", "a", "-data", "b"},
+		`tune: -modules-to-save is there twice, as "a" and "b": want it once, with commas between them`:        {"tune", "-modules-to-save", "a", "-modules-to-save", "b"},
+	} {
+		status, _, errs := snugged(args...)
+		require.Equal(t, 2, status)
+		require.Equal(t, "snug: "+want+"\n", errs)
+	}
+	status, _, errs := snugged("generate", "-model", "x", "-adapter", "a", "-adapter", "a", "-tokens", "1", "-tokens", "2")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "want -prompt")
+}

@@ -31,7 +31,7 @@ func videoFilesFlag(to *[]string) *flagRow {
 // ofFiles says that the words of a list are files.
 func ofFiles(r *flagRow) *flagRow {
 	r.arg, r.file = "FILES", true
-	return r
+	return r.inOne(withCommas)
 }
 
 func fileName(name string) (string, error) {

@@ -115,7 +115,7 @@ func TestTuneReport(t *testing.T) {
 		t.Run(c.technique, func(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, `a<b>&"c".html`)
-			status, out, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-eval-every", "2", "-report", path, "-json"}, c.flags...)...)
+			status, out, errs := snugged(append([]string{"tune", "-model", model, "-o", filepath.Join(dir, "out"), "-steps", "5", "-batch", "4", "-held-out", "0.2", "-eval-every", "2", "-report", path, "-json"}, orData(data, c.flags)...)...)
 			require.Zero(t, status, errs)
 			require.Contains(t, out, "the report is in "+path)
 			r := lastLine(t, out)

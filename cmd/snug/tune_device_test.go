@@ -35,7 +35,7 @@ func TestTuneDevice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tuned := func(device string) (result, string) {
 				out := filepath.Join(t.TempDir(), "out")
-				all := slices.Concat([]string{"tune", "-model", dir, "-data", data, "-o", out, "-device", device, "-steps", "3", "-batch", "4", "-held-out", "0.1", "-json"}, args)
+				all := slices.Concat([]string{"tune", "-model", dir, "-o", out, "-device", device, "-steps", "3", "-batch", "4", "-held-out", "0.1", "-json"}, orData(data, args))
 				status, text, errs := snugged(all...)
 				require.Zero(t, status, errs)
 				return lastLine(t, text), out

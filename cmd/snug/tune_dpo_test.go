@@ -209,7 +209,7 @@ func TestTunePreferencesRefused(t *testing.T) {
 		{"line 1: the row has no chosen and rejected answers", []string{"-dpo", "0.1", "-data", chats(t, 3)}},
 	} {
 		t.Run(c.want, func(t *testing.T) {
-			status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-o", out}, c.args...)...)
+			status, stdout, errs := snugged(append([]string{"tune", "-model", model, "-o", out}, orData(data, c.args)...)...)
 			require.Equal(t, 2, status, "%s: %s", c.want, errs)
 			require.Contains(t, errs, c.want)
 			require.Equal(t, 1, strings.Count(errs, "\n"), errs)

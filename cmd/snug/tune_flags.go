@@ -75,7 +75,7 @@ func (f *tuneFlags) table() flagTable {
 		numberFlag("loraplus-ratio", "R", &f.loraplus, 0, "a number above 0, up to 1000000", func(x float64) bool { return x > 0 && x <= 1e6 },
 			"the second matrix (B) of each adapter learns at R times the rate (LoRA+), such as 16").only(adapters),
 		textFlag("modules-to-save", "LIST", &f.modules, "also train all weights of these modules (embeddings, the head, norms), given by the ends of their names, "+
-			"with commas, as in PEFT; such as embed_tokens,lm_head").only(adapters),
+			"with commas, as in PEFT; such as embed_tokens,lm_head").only(adapters).inOne(withCommas),
 		switchFlag("full", &f.full, "train all weights instead"),
 		switchFlag("fold", &f.fold, "with -full: hold about one gradient at a time. Each enters the optimizer's state at once, so a step differs from one with the mean "+
 			"of the micro-batches' gradients. Weights in bf16 are rounded stochastically. Not with f16. bf16 with adamw does this without -fold too where nothing else fits").only(whole, gradients),

@@ -30,7 +30,7 @@ func (f *tuneFlags) filesFlag() *flagRow {
 	return fileFlag("data", "PATH", &f.files, "JSON (.jsonl, .ndjson, .json: lines or one array), CSV (.csv, .tsv), Parquet, text (.txt, .md, source code), or a folder of them; several with commas, "+
 		"or patterns with * and ?. gzip and zstd are known by their first bytes. A pipe, such as /dev/stdin or <(command), is JSON or text. Of a folder the files of one kind are "+
 		"read: Parquet, or else JSON, CSV or text; not hidden ones, READMEs, licenses, or, beside files for training, those for tests. Tokens beyond 4 MiB go to a temporary "+
-		"file in $TMPDIR, or if that is not set in /var/tmp.\nA row is read by its fields, see -format. It says how each file was read, which fields are ignored, and what of it is not learned")
+		"file in $TMPDIR, or if that is not set in /var/tmp.\nA row is read by its fields, see -format. It says how each file was read, which fields are ignored, and what of it is not learned").inOne(withCommas)
 }
 
 func (f *dataFlags) formatFlag() *flagRow {

@@ -64,6 +64,14 @@ func chats(t testing.TB, n int) string {
 	return name
 }
 
+// orData returns flags with -data, unless they have it.
+func orData(data string, flags []string) []string {
+	if slices.Contains(flags, "-data") {
+		return flags
+	}
+	return append([]string{"-data", data}, flags...)
+}
+
 func lastLine(t testing.TB, out string) (r result) {
 	t.Helper()
 	lines := strings.Split(strings.TrimSpace(out), "\n")
