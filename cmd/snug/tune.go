@@ -24,6 +24,7 @@ type tuneFlags struct {
 	deviceMemory int64
 	alpha        float64
 	rslora       bool
+	purpose      string // of -for
 	adapterFlags
 	loraplus         float64
 	modules          string

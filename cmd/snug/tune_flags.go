@@ -60,6 +60,7 @@ func (f *tuneFlags) table() flagTable {
 		templateFlag(&f.template),
 		countFlag("show", "N", &f.show, 0, 1, math.MaxInt, "print the first N samples with what is learned between ⟦ and ⟧, and exit. It needs no -o; with -report it writes a page of them"),
 		outputFlag("DIR", &f.output, "folder to write the adapter or the model to: new, empty, or left by a killed run"),
+		f.targetFlag(),
 		deviceFlag(&f.device, ". Not with -disk, -fold, -adapter vera or ranks"),
 		memoryFlag(&f.memory).only(&use{"a process that trains on the CPU", "-device names another device: want -device-memory", func() bool { return !elsewhere() }}),
 		deviceMemoryFlag(&f.deviceMemory, "default: what is free there").only(device),

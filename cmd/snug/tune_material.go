@@ -60,6 +60,9 @@ func (f *tuneFlags) gather() (*material, error) {
 	if m.config, err = transformer.ReadConfig(f.dir); err != nil {
 		return nil, err
 	}
+	if err := f.checkTarget(m.config); err != nil {
+		return nil, err
+	}
 	if f.show == 0 {
 		if err := checkWeights(m.config, f.dir); err != nil {
 			return nil, fmt.Errorf("%s: %w", f.dir, err)
