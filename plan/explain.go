@@ -78,7 +78,7 @@ func (t Task) decisions(r Run) (list []decision) {
 		add("master weights", r.Masters.String(), r.Masters == amp.FullMaster, "full master weights", func(u *Run) { u.Masters = amp.FullMaster })
 	}
 	if t.Rank > 0 {
-		value := fmt.Sprintf("%d bits", r.Frozen)
+		value := cmp.Or(t.FrozenBits(r), fmt.Sprintf("%d bits", r.Frozen))
 		if all, floats := t.Model.matrices(); floats > 0 && r.quantized() {
 			value += fmt.Sprintf(", %d matrices of %d in %s", floats, all, cmp.Or(r.Compute, snug.F32))
 		}

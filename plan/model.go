@@ -23,8 +23,10 @@ type Model struct {
 	Tables    int64   `json:"tables,omitempty"`    // float32 numbers that do not train, for any batch, such as the angles of a rope
 	Vectors   int64   `json:"vectors,omitempty"`   // elements of the compute type that do not train, such as a vector of ones
 	Frozen    int64   `json:"frozen,omitempty"`    // elements of weights that do not train, whose Layers and Head do not list them: the frozen part of a model without adapters
-	Layers    []Layer `json:"layers"`
-	Head      Head    `json:"head,omitzero"`
+	// Stored is for [Task.Base] GGUF, whose types differ from one matrix to the next: the mean bits of an element, 0 for 8.
+	Stored float64 `json:"stored_bits,omitempty"`
+	Layers []Layer `json:"layers"`
+	Head   Head    `json:"head,omitzero"`
 }
 
 // Layer is one step of the chain, or several equal steps. It counts in the terms of
@@ -137,6 +139,9 @@ func (m Model) Validate() error {
 	c := checker{model: m.Name}
 	if utf8.RuneCountInString(m.Name) > maxName || strings.ContainsFunc(m.Name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		c.fail("a name of up to %d characters is wanted, which print", maxName)
+	}
+	if !(m.Stored >= 0 && m.Stored <= 64) {
+		return invalid("Stored is %v bits, want 0 to 64", m.Stored)
 	}
 	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), int64(m.Sequences), m.Tables, m.Vectors, m.Frozen)
 	stages := 0

@@ -2,6 +2,8 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
+	"math"
 
 	"github.com/snug-ml/snug/meter"
 	"github.com/snug-ml/snug/qlora"
@@ -13,8 +15,31 @@ import (
 // quantized reports whether weights under adapters are frozen in fewer than 16 bits.
 func (r Run) quantized() bool { return r.Frozen == 4 || r.Frozen == 8 }
 
+// BitsOf returns the [Run].Frozen of weights in a form: its bits, and 8 for GGUF, whose bits [Model].Stored has.
+func BitsOf(form qlora.Type) int {
+	if form == qlora.GGUF {
+		return 8
+	}
+	return form.Bits()
+}
+
 // baseBits returns the bits of the codes of Base.
-func (t Task) baseBits() int { return cmp.Or(t.Base, qlora.NF4).Bits() }
+func (t Task) baseBits() int { return BitsOf(cmp.Or(t.Base, qlora.NF4)) }
+
+// storedBits returns the mean bits of an element of GGUF.
+func (m *Model) storedBits() float64 { return cmp.Or(m.Stored, 8) }
+
+// FrozenBits says in how many bits r holds the weights under adapters: a number, with a decimal for a mean. It is empty for weights in
+// the compute type.
+func (t Task) FrozenBits(r Run) string {
+	switch {
+	case !r.quantized():
+		return ""
+	case t.Base == qlora.GGUF:
+		return fmt.Sprintf("%.1f bits", t.Model.storedBits())
+	}
+	return fmt.Sprintf("%d bits", r.Frozen)
+}
 
 // weightBytes returns the bytes of all weights. Weights under adapters may be frozen in 4 or 8
 // bits: the matrices of the chain as package qlora holds them.
@@ -51,6 +76,8 @@ func (t Task) frozenBytes(r Run, p tensor) int64 {
 		return n + 4*up(int64(shape[0]), 128)*up(int64(shape[1]), 128)
 	case qlora.INT8:
 		return n + 4*int64(shape[0])
+	case qlora.GGUF:
+		return int64(math.Ceil(float64(n) * t.Model.storedBits() / 8))
 	case qlora.MXFP4:
 		blocks = up(n, 32)
 	}

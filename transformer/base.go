@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -125,23 +124,12 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 	return q.hold(p)
 }
 
-// load reads a matrix that a folder has quantized.
-func (q *quantizer) load(p *Param, w *qlora.Weights, name string) (err error) {
-	if s, joined := q.config.slot(p.Name); joined {
-		p.Quantized, err = w.LoadRows(name, qlora.Rows{First: s.expert*s.cols + s.first, Step: s.step, Count: s.cols / s.step}, q.dev)
-	} else {
-		p.Quantized, err = w.Load(name, q.dev)
-	}
-	if err != nil {
+// load reads a matrix that the source has quantized.
+func (q *quantizer) load(p *Param, from source) (err error) {
+	if p.Quantized, err = from.quantized(q, p); err != nil {
 		return err
 	}
-	if err := q.hold(p); err != nil {
-		return err
-	}
-	if t := p.Quantized.Type(); t != q.storedType || !slices.Equal(p.Quantized.Shape(), p.Shape) {
-		return fmt.Errorf("%s is %s of %v, want %s of %v: %w", name, t, p.Quantized.Shape(), q.storedType, p.Shape, snug.ErrConfig)
-	}
-	return nil
+	return q.hold(p)
 }
 
 // hold counts a quantized matrix, and moves it to the pages.

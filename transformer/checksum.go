@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/snug-ml/snug/gguf"
+	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -45,15 +47,42 @@ func Checksum(dir string) (config, weights string, err error) {
 
 // ChecksumWeights is the weights' part of [Checksum], of a folder of any model.
 func ChecksumWeights(dir string) (weights string, err error) {
+	defer fault.Named(&err, "transformer: Checksum")
+	if gguf.IsFile(dir) {
+		return sampleGGUF(dir)
+	}
 	set, err := safetensors.Open(dir)
-	if err == nil {
-		weights, err = sampleWeights(set)
-		err = errors.Join(err, set.Close())
-	}
 	if err != nil {
-		return "", fmt.Errorf("transformer: Checksum: %w", err)
+		return "", err
 	}
-	return weights, nil
+	defer func() { err = errors.Join(err, set.Close()) }()
+	var all []sampled
+	for i := range set.Files {
+		for j := range set.Files[i].Header.Tensors {
+			t := &set.Files[i].Header.Tensors[j]
+			place := safetensors.Place{File: i, Tensor: t}
+			all = append(all, sampled{t.Name, t.DType, t.Shape, t.End - t.Begin, func(b []byte, lo int64) error { return set.Read(place, b, lo) }})
+		}
+	}
+	return sampleWeights(all)
+}
+
+// sampleGGUF is ChecksumWeights of a file of llama.cpp's.
+func sampleGGUF(path string) (weights string, err error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	var all []sampled
+	for _, t := range f.Tensors() {
+		n, err := t.Bytes()
+		if err != nil {
+			return "", err
+		}
+		all = append(all, sampled{t.Name, t.Type.String(), t.Shape, n, func(b []byte, lo int64) error { return f.ReadAt(t.Name, b, lo) }})
+	}
+	return sampleWeights(all)
 }
 
 // hexed returns half of a sum, which tells any two models apart.
@@ -82,30 +111,29 @@ func writeFields(w io.Writer, path string, v reflect.Value) {
 	}
 }
 
+// sampled is a tensor of which the checksum reads a sample.
+type sampled struct {
+	name, dtype string
+	shape       []int
+	size        int64 // in bytes
+	read        func(b []byte, lo int64) error
+}
+
 // sampleWeights returns the checksum of the weights.
-func sampleWeights(set *safetensors.Set) (string, error) {
-	type tensor struct {
-		*safetensors.Tensor
-		place safetensors.Place
-	}
-	var all []tensor
+func sampleWeights(all []sampled) (string, error) {
 	bytes := int64(0)
-	for i := range set.Files {
-		for j := range set.Files[i].Header.Tensors {
-			t := &set.Files[i].Header.Tensors[j]
-			all = append(all, tensor{t, safetensors.Place{File: i, Tensor: t}})
-			bytes += t.End - t.Begin
-		}
+	for _, t := range all {
+		bytes += t.size
 	}
-	slices.SortFunc(all, func(a, b tensor) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b sampled) int { return strings.Compare(a.name, b.name) })
 	stride := max(1, (bytes+sampleBlocks*blockBytes-1)/(sampleBlocks*blockBytes)) * blockBytes // between two blocks
 	h, block := sha256.New(), make([]byte, blockBytes)
 	for _, t := range all {
-		n := t.End - t.Begin
-		fmt.Fprintf(h, "%q %s %v\n", t.Name, t.DType, t.Shape)
+		n := t.size
+		fmt.Fprintf(h, "%q %s %v\n", t.name, t.dtype, t.shape)
 		for lo := int64(0); lo < n; {
 			b := block[:min(n-lo, blockBytes)]
-			if err := set.Read(t.place, b, lo); err != nil {
+			if err := t.read(b, lo); err != nil {
 				return "", err
 			}
 			h.Write(b)

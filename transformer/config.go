@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/qlora"
@@ -88,13 +89,15 @@ type Config struct {
 	EmbeddingDropout float64 // dropout of the embedding
 
 	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 for the quant_method "fp8",
-	// INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, and 0 for floats. [New] ignores Stored.
+	// INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0 for floats. [New] ignores Stored.
 	Stored qlora.Type
 	// Floats are the matrices of the layers that such a folder has in floats, by their names in [Config.Tensors].
 	// [ReadConfig] takes them from the list in config.json of modules that were not converted, and for MXFP4 they are all
 	// but the experts; [Config.FloatsIn] looks into the files. [Config.Plan] uses them, and [Open] looks into the files
 	// itself.
 	Floats []string
+	// StoredBits is the mean bits of an element of the matrices in Stored, if that is GGUF.
+	StoredBits float64
 
 	InitStd float64    // standard deviation of initial weights
 	DType   snug.DType // type of the published weights, 0 if the file does not say it
@@ -172,7 +175,8 @@ const (
 	maxAllExperts = 1 << 18 // of all layers
 )
 
-// ReadConfig reads a config.json of at most 16 MiB from the path of the file or of its folder. It reads both spellings: the one of
+// ReadConfig reads a config.json of at most 16 MiB from the path of the file or of its folder, or the metadata of a GGUF file. What these
+// say and a config.json of the family does not is an error, unless it changes nothing. It reads both spellings of config.json: the one of
 // transformers 5 (rope_parameters, dtype), and the one of older folders (rope_theta, rope_scaling, torch_dtype). A
 // missing field has the default of transformers for the family.
 //
@@ -188,6 +192,9 @@ func ReadConfig(path string) (_ *Config, err error) {
 
 // readConfig is ReadConfig for a file that errors call name.
 func readConfig(path, name string) (*Config, error) {
+	if gguf.IsFile(path) {
+		return readGGUFConfig(path)
+	}
 	text, err := readConfigFile(path)
 	if err != nil {
 		return nil, err

@@ -9,7 +9,7 @@ import (
 func init() {
 	register(family{
 		name: "gpt_oss", class: "GptOss",
-		gguf: ggufForm{arch: "gpt-oss", mlpNorm: "post_attention_norm", outBias: true, ownHead: true, period: 2, keys: func(c *Config, m *ggufMetadata) {
+		gguf: ggufForm{arch: "gpt-oss", mlpNorm: "post_attention_norm", outBias: true, ownHead: true, untruncated: true, period: 2, keys: func(c *Config, m *ggufMetadata) {
 			m.count("expert_feed_forward_length", c.Experts.Hidden)
 		}},
 		names: llamaNames.with(func(n *names) { n.experts.router, n.experts.joined = "mlp.router", true }),

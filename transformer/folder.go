@@ -15,9 +15,7 @@ import (
 // folder is the folder of a model that leaves its matrices there.
 type folder struct {
 	m      *Model
-	w      *amp.Weights
-	stored *qlora.Weights // of matrices that are quantized there, or nil
-	names  map[string]string
+	from   source
 	read   *quantizer // with SaveOnly, while the model is saved, it quantizes; else nil until it is used
 	before *merger    // of the model with Options.Before, in place of the files
 
@@ -152,7 +150,7 @@ func (f *folder) fill(p *Param, v snug.View) error {
 	if f.read == nil {
 		f.read = &quantizer{Model: f.m}
 	}
-	if err := f.read.readInto(p, f.w, f.names[p.Name], v); err != nil {
+	if err := f.from.read(f.read, p, v); err != nil {
 		return fmt.Errorf("%s: %w", p.Name, err)
 	}
 	return nil
@@ -161,9 +159,9 @@ func (f *folder) fill(p *Param, v snug.View) error {
 // quantized returns a matrix in few bits, which the caller closes.
 func (f *folder) quantized(p *Param) (w *qlora.Weight, err error) {
 	if f.m.stored[p.Name] {
-		err = f.read.load(p, f.stored, f.names[p.Name])
+		err = f.read.load(p, f.from)
 	} else {
-		err = f.read.read(p, f.w, f.names[p.Name])
+		err = f.read.read(p, f.from)
 	}
 	w, p.Quantized = p.Quantized, nil
 	return w, err
@@ -187,17 +185,6 @@ func (f *folder) keep() error {
 		f.kept[p] = snug.View{}
 	}
 	f.listed = true
-	return nil
-}
-
-// open opens the files of a folder.
-func (f *folder) open(dir string, w *amp.Weights, names map[string]string) (err error) {
-	f.w, f.names = w, names
-	if len(f.m.stored) > 0 {
-		if f.stored, err = qlora.OpenWeights(dir); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 
@@ -235,11 +222,8 @@ func (f *folder) close() (err error) {
 	if f.before != nil {
 		err = errors.Join(f.end(), f.before.Model.Close())
 	}
-	if f.stored != nil {
-		err = errors.Join(err, f.stored.Close())
-	}
-	if f.w != nil {
-		err = errors.Join(err, f.w.Close())
+	if f.from != nil {
+		err = errors.Join(err, f.from.Close())
 	}
 	return err
 }

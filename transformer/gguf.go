@@ -21,7 +21,8 @@ type GGUF struct {
 	// sentence each without its full stop.
 	Notes []string
 
-	parts []ggufPart // of Tensors
+	parts []ggufPart  // of Tensors
+	from  *ggufSource // whose tensors are copied, or nil
 }
 
 // ggufPart says of what parameters a tensor consists.

@@ -29,6 +29,7 @@ type ggufForm struct {
 	localRope         bool       // layers with a window have a rope of their own
 	period            int        // every period-th layer has no window and the others have one; 0: no layer has one
 	normalizedExperts bool       // the weights of the chosen experts are divided by their sum
+	untruncated       bool       // the ends of YaRN's ramp are not rounded in the model, though llama.cpp rounds them
 
 	// headWidth returns what the scale of scores is the root of, HeadDim if nil.
 	headWidth func(c *Config) int

@@ -14,9 +14,12 @@ import (
 
 // GGUFOptions say what a file of llama.cpp's holds besides a model's parameters.
 type GGUFOptions struct {
-	// Type is one of the GGUFTypes; empty is the one of the model's type, which keeps all matrices as they are.
+	// Type is one of the GGUFTypes; empty is the one of the model's type, which keeps all matrices as they are. Of a model that was
+	// opened with Options.SaveOnly from a file of llama.cpp's, empty copies what no adapter changes, and the metadata. The others keep
+	// their types, but those of fewer than 8 bits become q8_0: the elements are numbers of the type, most updates are less than
+	// half the distance to the next one, and rounding would undo them.
 	Type string
-	// Metadata follow those of the architecture: the name of the model, and its tokenizer.
+	// Metadata follow those of the architecture: the name of the model, and its tokenizer. They replace copied ones.
 	Metadata []gguf.Pair
 	// New wants no file at the path, neither at the call nor when the file is complete, see [gguf.CreateNew].
 	New bool
@@ -40,14 +43,18 @@ func (m *Model) SaveGGUF(path string, o GGUFOptions) (err error) {
 	}
 	_, err = m.merged(func(merge *merger) error {
 		v := &modelValues{merger: merge}
-		err := g.write(path, o, v.read)
+		err := g.write(path, o, v.read, m.changed)
 		m.lost = m.lostBy(merge)
 		return err
 	})
 	return err
 }
 
+// describeGGUF describes the file that SaveGGUF writes.
 func (m *Model) describeGGUF(o GGUFOptions) (*GGUF, error) {
+	if from := m.sourceGGUF(); from != nil && o.Type == "" {
+		return from.described(o.Metadata, m.changed), nil
+	}
 	c := m.config
 	c.DType = m.dtype
 	return c.describe(o.Type)
@@ -78,11 +85,27 @@ func (v *modelValues) read(name string, lo int, dst []float32) error {
 	return amp.Cast(snug.ViewOf(dst), part(v.value, lo, len(dst)))
 }
 
-// ggufPiece is the number of elements that are encoded at a time.
-const ggufPiece = 1 << 22
+// ggufPiece is the number of elements that are encoded at a time. Tests lower it.
+var ggufPiece = 1 << 22
 
-// write writes a file. read reads elements of a parameter from one on.
-func (g *GGUF) write(path string, o GGUFOptions, read func(name string, lo int, dst []float32) error) (err error) {
+// sourceGGUF returns the file of llama.cpp's in which the matrices of the model are, nil if there is none.
+func (m *Model) sourceGGUF() *ggufSource {
+	if m.folder == nil || m.folder.before != nil {
+		return nil
+	}
+	s, _ := m.folder.from.(*ggufSource)
+	return s
+}
+
+// changed reports whether a parameter has other values than its source.
+func (m *Model) changed(param string) bool {
+	p := m.index[param]
+	l := m.matrices[p]
+	return p == nil || l != nil && l.Adapter != nil || m.saved[p.Name] || m.tables.has(p.Name)
+}
+
+// write writes a file. read reads elements of a parameter from one on, and changed says which are not copied.
+func (g *GGUF) write(path string, o GGUFOptions, read func(name string, lo int, dst []float32) error, changed func(param string) bool) (err error) {
 	create := gguf.Create
 	if o.New {
 		create = gguf.CreateNew
@@ -99,12 +122,22 @@ func (g *GGUF) write(path string, o GGUFOptions, read func(name string, lo int, 
 	e := &ggufEncoder{}
 	for i, t := range g.Tensors {
 		p := &g.parts[i]
-		if p.values != nil {
+		if p.values != nil && g.from != nil {
+			if err := g.from.copy(w, t, 0, t.Shape[0]); err != nil {
+				return err
+			}
+		} else if p.values != nil {
 			if err := e.emit(w, t, p, p.values); err != nil {
 				return err
 			}
 		}
-		for _, param := range p.params {
+		for j, param := range p.params {
+			if g.from != nil && !changed(param) && t.Type == g.from.places[param].tensor.Type {
+				if err := g.from.copy(w, t, j*p.rows*p.cols, p.rows*p.cols); err != nil {
+					return err
+				}
+				continue
+			}
 			if err := e.param(w, t, p, param, read); err != nil {
 				return fmt.Errorf("%s: %w", param, err)
 			}
@@ -160,10 +193,8 @@ func (e *ggufEncoder) arrange(p *ggufPart, rows, cols int) {
 	if p.transposed {
 		turn(e.turned, e.values, cols, rows)
 	} else {
-		half := p.pairs / 2
 		for r := range rows { // row i of half j of a head becomes row 2i+j of the head
-			head, at := r/p.pairs*p.pairs, r%p.pairs
-			to := head + at%half*2 + at/half
+			to := p.paired(r)
 			copy(e.turned[to*cols:(to+1)*cols], e.values[r*cols:])
 		}
 	}

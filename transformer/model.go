@@ -11,6 +11,7 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/offload"
@@ -119,6 +120,10 @@ func New(config *Config, o Options) (_ *Model, err error) {
 // Open reads a model from a published folder: config.json with model.safetensors, or with
 // shards and their index. Weights are converted to Options.DType while they are read.
 //
+// Of the path of a GGUF file, which llama.cpp and Ollama run, it reads the model of that file, or of all files of a model that is split.
+// Matrices of the layers that are in blocks of few bits there stay so, see [qlora.NewBlocks]: they are frozen, on the CPU, and take what
+// they take in the file. The others have the model's type. See [Config.GGUF] for what such a file has.
+//
 // Of a model for images and text it reads the text model alone, and passes over the tensors for images. Whatever the names in
 // the folder, the parameters have the names of gemma3_text, model.*, and [Model.Save] writes a folder of the text
 // model, Gemma3ForCausalLM.
@@ -132,6 +137,9 @@ func Open(dir string, o Options) (_ *Model, err error) {
 func open(dir string, o Options) (_ *Model, err error) {
 	if o.SaveOnly && len(o.Before) > 0 {
 		return openAfter(dir, o)
+	}
+	if gguf.IsFile(dir) {
+		return openGGUF(dir, o)
 	}
 	config, err := readConfig(dir, configName)
 	if err != nil {
@@ -148,7 +156,9 @@ func open(dir string, o Options) (_ *Model, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return m.complete(func() error { return m.load(dir) })
+	return m.complete(func() error {
+		return m.load(func() (source, error) { return m.openHubFolder(dir) })
+	})
 }
 
 // complete sets the values of the parameters, and closes the model after an error.
@@ -179,7 +189,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 		return nil, err
 	}
 	m := &Model{config: *config, whole: config.Whole, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
-	m.config.Whole, m.config.Stored, m.config.Floats = "", 0, nil
+	m.config.Whole, m.config.Stored, m.config.Floats, m.config.StoredBits = "", 0, nil, 0
 	if len(stored) > 0 {
 		m.stored, m.storedType = stored, config.Stored
 	}

@@ -23,7 +23,7 @@ func (m *Model) checkPages(held qlora.Type) error {
 	case o.Pages == nil:
 		return nil
 	}
-	run := plan.Run{Compute: m.dtype, WeightsOn: meter.OnDisk, Frozen: held.Bits()}
+	run := plan.Run{Compute: m.dtype, WeightsOn: meter.OnDisk, Frozen: plan.BitsOf(held)}
 	if o.PageFloats {
 		run.WeightsOn, run.Shard = meter.OnDevice, plan.ShardWeights
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/layers"
-	"github.com/snug-ml/snug/qlora"
 )
 
 // Param is a parameter of a model. Its Name is the published name, see [Config.Tensors], and in adapters PEFT's name; so is
@@ -75,63 +74,48 @@ func (m *Model) param(name string) *Param {
 	return p
 }
 
-// load reads the parameters from a folder. A matrix is quantized before the next is read.
-func (m *Model) load(dir string) (err error) {
-	w, err := amp.OpenWeights(dir)
-	if err != nil {
-		return err
-	}
-	if m.folder == nil {
-		defer func() { err = errors.Join(err, w.Close()) }()
-	}
-	names, err := m.namesIn(w)
+// load reads the parameters from a source, which it closes unless matrices stay there. A matrix is quantized before the next is
+// read.
+func (m *Model) load(open func() (source, error)) (err error) {
+	from, err := open()
 	if err != nil {
 		return err
 	}
 	if m.folder != nil {
-		if err := m.folder.open(dir, w, names); err != nil {
-			return err
-		}
+		m.folder.from = from
+	} else {
+		defer func() { err = errors.Join(err, from.Close()) }()
 	}
 	q, err := m.newQuantizer()
 	if err != nil {
 		return err
 	}
-	var later []*Param
-	err = w.LoadAll(func(yield func(string, snug.View) bool) {
-		for i := range m.params {
-			p := &m.params[i]
-			if m.adapted(p) || m.tables.files[p.Name] != "" {
-				continue
-			}
-			if m.stays(p) {
-				continue
-			}
-			if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.Pages != nil {
-				later = append(later, p)
-			} else if !yield(names[p.Name], p.Value) {
-				return
-			}
+	var now, later []*Param
+	for i := range m.params {
+		p := &m.params[i]
+		if m.adapted(p) || m.tables.files[p.Name] != "" || m.stays(p) {
+			continue
 		}
-	})
-	var stored *qlora.Weights
-	if len(m.stored) > 0 && err == nil {
-		if stored, err = qlora.OpenWeights(dir); err != nil {
-			return err
+		if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.Pages != nil {
+			later = append(later, p)
+		} else {
+			now = append(now, p)
 		}
-		defer func() { err = errors.Join(err, stored.Close()) }()
+	}
+	if err := from.readAll(q, now); err != nil {
+		return err
 	}
 	for _, p := range later {
+		if m.stored[p.Name] {
+			err = q.load(p, from)
+		} else {
+			err = q.read(p, from)
+		}
 		if err != nil {
 			return err
 		}
-		if m.stored[p.Name] {
-			err = q.load(p, stored, names[p.Name])
-			continue
-		}
-		err = q.read(p, w, names[p.Name])
 	}
-	return err
+	return nil
 }
 
 // stays reports whether a parameter is read when it is used, and not before.
@@ -141,27 +125,19 @@ func (m *Model) stays(p *Param) bool {
 }
 
 // read reads a parameter that is quantized, in the pages, or in a tensor of all experts.
-func (q *quantizer) read(p *Param, w *amp.Weights, name string) error {
+func (q *quantizer) read(p *Param, from source) error {
 	if p.Pages != nil {
-		return p.With(true, func(v snug.View) error { return q.readInto(p, w, name, v) })
+		return p.With(true, func(v snug.View) error { return from.read(q, p, v) })
 	}
 	v := p.Value
 	if q.wants(p) {
 		v = q.staging(p)
 	}
-	err := q.readInto(p, w, name, v)
+	err := from.read(q, p, v)
 	if err == nil && q.wants(p) {
 		err = q.put(p, v)
 	}
 	return err
-}
-
-// readInto reads the elements of a parameter.
-func (q *quantizer) readInto(p *Param, w *amp.Weights, name string, v snug.View) error {
-	if s, joined := q.config.slot(p.Name); joined {
-		return q.loadSlot(w, name, s, v)
-	}
-	return w.Load(name, v)
 }
 
 // namesIn returns the name in a folder for each parameter.

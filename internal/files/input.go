@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 
 	"github.com/snug-ml/snug"
 )
@@ -53,6 +54,9 @@ const headBytes = 512
 // for a size beyond the limit, and the error of the operating system otherwise.
 func OpenInput(path string, kind Kind) (*os.File, int64, error) {
 	f, size, err := Open(path)
+	if errors.Is(err, syscall.ENOTDIR) { // what is beside a model that is one file is not there
+		err = fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+	}
 	if err != nil {
 		return nil, 0, err
 	}

@@ -1,0 +1,90 @@
+package transformer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// source is where the values of a model's parameters come from: a folder, or a file of llama.cpp's.
+type source interface {
+	// readAll reads parameters in floats that are in memory, each into its Value.
+	readAll(q *quantizer, list []*Param) error
+	// read reads the elements of a parameter into v, in the model's type, on any device.
+	read(q *quantizer, p *Param, v snug.View) error
+	// quantized reads a matrix that is quantized in the source.
+	quantized(q *quantizer, p *Param) (*qlora.Weight, error)
+	Close() error
+}
+
+// hubFolder is a folder with the names of transformers.
+type hubFolder struct {
+	w      *amp.Weights
+	stored *qlora.Weights // the same files, if matrices are quantized there
+	names  map[string]string
+}
+
+// openHubFolder opens the files of a folder, whose tensors fit the model.
+func (m *Model) openHubFolder(dir string) (_ *hubFolder, err error) {
+	s := &hubFolder{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.w, err = amp.OpenWeights(dir); err != nil {
+		return nil, err
+	}
+	if s.names, err = m.namesIn(s.w); err != nil {
+		return nil, err
+	}
+	if len(m.stored) > 0 {
+		s.stored, err = qlora.OpenWeights(dir)
+	}
+	return s, err
+}
+
+func (s *hubFolder) readAll(_ *quantizer, list []*Param) error {
+	return s.w.LoadAll(func(yield func(string, snug.View) bool) {
+		for _, p := range list {
+			if !yield(s.names[p.Name], p.Value) {
+				return
+			}
+		}
+	})
+}
+
+func (s *hubFolder) read(q *quantizer, p *Param, v snug.View) error {
+	if at, joined := q.config.slot(p.Name); joined {
+		return q.loadSlot(s.w, s.names[p.Name], at, v)
+	}
+	return s.w.Load(s.names[p.Name], v)
+}
+
+func (s *hubFolder) quantized(q *quantizer, p *Param) (w *qlora.Weight, err error) {
+	name := s.names[p.Name]
+	if at, joined := q.config.slot(p.Name); joined {
+		w, err = s.stored.LoadRows(name, qlora.Rows{First: at.expert*at.cols + at.first, Step: at.step, Count: at.cols / at.step}, q.dev)
+	} else {
+		w, err = s.stored.Load(name, q.dev)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t := w.Type(); t != q.storedType || !slices.Equal(w.Shape(), p.Shape) {
+		err = fmt.Errorf("%s is %s of %v, want %s of %v: %w", name, t, w.Shape(), q.storedType, p.Shape, snug.ErrConfig)
+		return nil, errors.Join(err, w.Close())
+	}
+	return w, nil
+}
+
+func (s *hubFolder) Close() (err error) {
+	if s.stored != nil {
+		err = s.stored.Close()
+	}
+	return errors.Join(err, s.w.Close())
+}
