@@ -1,17 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/tokenizer"
 )
 
 // companions are the files of a model's folder that neither tuning nor merging changes, and that transformers, or a
@@ -41,8 +45,11 @@ func companionKind(name string) files.Kind {
 }
 
 // eachCompanion opens the companions of a folder that are there and that takes says, nil for all, one after the other. Unless
-// links is set, they are the folder's own, see [files.OpenOwn].
-func eachCompanion(from string, links bool, takes func(name string) bool, do func(name string, f *os.File, size int64) error) error {
+// links is set, they are the folder's own, see [files.OpenOwn]. A file of llama.cpp's has those that its metadata say.
+func eachCompanion(from string, links bool, takes func(name string) bool, do func(name string, r io.ReaderAt, size int64) error) error {
+	if gguf.IsFile(from) {
+		return eachInGGUF(from, takes, do)
+	}
 	names := slices.Clone(companions)
 	entries, err := os.ReadDir(filepath.Join(from, moreTemplates))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -84,15 +91,42 @@ func eachCompanion(from string, links bool, takes func(name string) bool, do fun
 	return nil
 }
 
+// eachInGGUF is eachCompanion of a file of llama.cpp's.
+func eachInGGUF(path string, takes func(name string) bool, do func(name string, r io.ReaderAt, size int64) error) error {
+	texts, err := ggufTokenizer(path)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		if takes != nil && !takes(name) {
+			continue
+		}
+		if err := do(name, bytes.NewReader(texts[name]), int64(len(texts[name]))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ggufTokenizer returns the files of the tokenizer of a file of llama.cpp's, as transformers has them.
+func ggufTokenizer(path string) (texts map[string][]byte, err error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	return tokenizer.FilesOfGGUF(f)
+}
+
 // checkCompanions returns an error if one of the companions that takes says, nil for all, cannot be copied.
 func checkCompanions(from string, links bool, takes func(name string) bool) error {
-	return eachCompanion(from, links, takes, func(string, *os.File, int64) error { return nil })
+	return eachCompanion(from, links, takes, func(string, io.ReaderAt, int64) error { return nil })
 }
 
 // copyCompanions copies the companions of a model's folder that takes says, nil for all, into the folder of an output. It is
 // called before the first step, so that a file that cannot be read costs no training.
 func copyCompanions(to, from string, links bool, takes func(name string) bool) error {
-	return eachCompanion(from, links, takes, func(name string, f *os.File, size int64) error {
+	return eachCompanion(from, links, takes, func(name string, r io.ReaderAt, size int64) error {
 		dir, file := filepath.Split(filepath.FromSlash(name))
 		if dir != "" {
 			if err := os.Mkdir(filepath.Join(to, dir), 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -100,9 +134,9 @@ func copyCompanions(to, from string, links bool, takes func(name string) bool) e
 			}
 		}
 		return files.Write(files.OS(filepath.Join(to, dir)), file, 0o666, func(w files.File) error {
-			n, err := io.Copy(io.NewOffsetWriter(w, 0), io.NewSectionReader(f, 0, size))
+			n, err := io.Copy(io.NewOffsetWriter(w, 0), io.NewSectionReader(r, 0, size))
 			if err == nil && n < size {
-				err = fmt.Errorf("%s ended after %d of %d bytes while it was copied: %w", f.Name(), n, size, snug.ErrCorrupt)
+				err = fmt.Errorf("%s ended after %d of %d bytes while it was copied: %w", filepath.Join(from, name), n, size, snug.ErrCorrupt)
 			}
 			return err
 		})

@@ -1,16 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/tokenizer"
@@ -74,13 +75,26 @@ func adaptedRows(adapter string, c *transformer.Config) (int, error) {
 // otherTokenizer reports whether the folder of an adapter has a tokenizer, and names the first of its files that is not as the
 // model's, empty if all are.
 func otherTokenizer(model, adapter string) (differs string, found bool, err error) {
-	err = eachCompanion(adapter, true, ofTokenizer, func(name string, f *os.File, size int64) error {
+	same := func(name string, f io.ReaderAt, size int64) (bool, error) {
+		return sameCompanion(filepath.Join(model, filepath.FromSlash(name)), companionKind(name), f, size)
+	}
+	if gguf.IsFile(model) {
+		texts, err := ggufTokenizer(model)
+		if err != nil {
+			return "", false, err
+		}
+		same = func(name string, f io.ReaderAt, size int64) (bool, error) {
+			text, err := io.ReadAll(io.NewSectionReader(f, 0, size))
+			return err == nil && bytes.Equal(text, texts[name]), err
+		}
+	}
+	err = eachCompanion(adapter, true, ofTokenizer, func(name string, f io.ReaderAt, size int64) error {
 		found = found || slices.Contains(vocabularies, name)
 		if differs != "" {
 			return nil
 		}
-		same, err := sameCompanion(filepath.Join(model, filepath.FromSlash(name)), companionKind(name), f, size)
-		if err == nil && !same {
+		equal, err := same(name, f, size)
+		if err == nil && !equal {
 			differs = name
 		}
 		return err
@@ -92,7 +106,7 @@ func otherTokenizer(model, adapter string) (differs string, found bool, err erro
 }
 
 // sameCompanion reports whether a file of the model has the contents of f.
-func sameCompanion(path string, kind files.Kind, f *os.File, size int64) (same bool, err error) {
+func sameCompanion(path string, kind files.Kind, f io.ReaderAt, size int64) (same bool, err error) {
 	of, length, err := files.OpenInput(path, kind)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -105,7 +119,7 @@ func sameCompanion(path string, kind files.Kind, f *os.File, size int64) (same b
 		return false, nil
 	}
 	var sums [2][]byte
-	for i, one := range []*os.File{of, f} {
+	for i, one := range []io.ReaderAt{of, f} {
 		sum := sha256.New()
 		if _, err := io.Copy(sum, io.NewSectionReader(one, 0, size)); err != nil {
 			return false, err

@@ -40,7 +40,8 @@ type exportFlags struct {
 	from          string // folder of the tokenizer
 	config        *transformer.Config
 	tok           *tokenizer.Tokenizer
-	ends          []int32 // tokens that end an answer
+	ends          []int32     // tokens that end an answer
+	vocabulary    []gguf.Pair // of the tokenizer
 	metadata      []gguf.Pair
 	memory        int64
 	dryRun        bool
@@ -50,11 +51,11 @@ type exportFlags struct {
 func (f *exportFlags) table() flagTable {
 	adapter := &use{"-adapter", "there is none", func() bool { return len(f.adapters) > 0 }}
 	return flagTable{
-		modelFlag(&f.model, "folder of the model, as Hugging Face publishes it, with its tokenizer"),
+		modelFlag(&f.model, "the model: a folder as Hugging Face publishes it, with its tokenizer, or a GGUF file"),
 		foldersFlag("adapter", &f.adapters, "folder of an adapter of it, as snug tune and PEFT write it; several are merged in this order"),
 		fileFlag("gguf", "FILE.gguf", &f.output, "new file to write"),
 		wordFlag("type", "TYPE", &f.kind, transformer.GGUFTypes(), "type of the matrices: "+either(transformer.GGUFTypes())+
-			"; default: the one that config.json names, or f32; q4_k_m and q5_k_m give some matrices more bits, mxfp4 is for experts, and the others are q8_0"),
+			"; default: the one that config.json names, or f32, and of a GGUF file its own types, with q8_0 for matrices of fewer bits that an adapter changes; q4_k_m and q5_k_m give some matrices more bits, mxfp4 is for experts, and the others are q8_0"),
 		fileFlag("modelfile", "FILE", &f.modelfile, "also write a new file for ollama create, with the chat template, stops and parameters of generation"),
 		baseFlag("base", &f.form, lowForms, "merge into quantized weights, "+either(lowForms)+", on which the adapter was trained; default: into the published weights").only(adapter),
 		computeFlag(&f.compute, "type of the merged weights: "+either(floatTypes)+"; default: the model's type").only(adapter),
@@ -95,6 +96,18 @@ func (f *exportFlags) check() error {
 	return wantFolders("export", f.model, "")
 }
 
+// copies reports whether what no adapter changes is copied from a file of llama.cpp's, with the tokenizer.
+func (f *exportFlags) copies() bool { return f.kind == "" && f.from == f.model && gguf.IsFile(f.model) }
+
+// ggufMetadata returns the metadata of a file.
+func ggufMetadata(path string) ([]gguf.Pair, error) {
+	f, err := gguf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return f.Metadata(), f.Close()
+}
+
 // describe reads all but the weights, and checks that the file can hold it.
 func (f *exportFlags) describe(c *call) (err error) {
 	if f.config, err = transformer.ReadConfig(f.model); err != nil {
@@ -130,7 +143,13 @@ func (f *exportFlags) describe(c *call) (err error) {
 	if len(f.config.EOS) > 0 {
 		eos = f.config.EOS[0]
 	}
-	pairs, notes, err := f.tok.GGUF(tokenizer.GGUFOptions{Rows: rows, BOS: f.config.BOS, EOS: eos, Pad: f.config.Pad, Ends: f.ends})
+	var notes []string
+	if f.copies() {
+		shape.Notes = nil // which the file that is copied has met
+		f.vocabulary, err = ggufMetadata(f.model)
+	} else {
+		f.vocabulary, notes, err = f.tok.GGUF(tokenizer.GGUFOptions{Rows: rows, BOS: f.config.BOS, EOS: eos, Pad: f.config.Pad, Ends: f.ends})
+	}
 	if err != nil {
 		return err
 	}
@@ -144,6 +163,12 @@ func (f *exportFlags) describe(c *call) (err error) {
 	if absolute, err := filepath.Abs(name); err == nil {
 		name = absolute
 	}
-	f.metadata = append([]gguf.Pair{{Key: "general.name", Value: filepath.Base(name)}}, pairs...)
+	if f.copies() && len(f.adapters) == 0 {
+		return nil
+	}
+	f.metadata = []gguf.Pair{{Key: "general.name", Value: filepath.Base(name)}}
+	if !f.copies() {
+		f.metadata = append(f.metadata, f.vocabulary...)
+	}
 	return nil
 }

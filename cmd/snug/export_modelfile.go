@@ -131,7 +131,7 @@ func (f *exportFlags) turns(ends []string) (text, why string) {
 
 // addsBOS reports whether the file says that a text begins with BOS.
 func (f *exportFlags) addsBOS() bool {
-	for _, p := range f.metadata {
+	for _, p := range f.vocabulary {
 		if p.Key == "tokenizer.ggml.add_bos_token" {
 			return p.Value == true
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"runtime/debug"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/console"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/meter"
@@ -58,6 +60,9 @@ func (f *exportFlags) save(c *call, stop console.Stop, page string) (err error) 
 	}
 	if err := setForms(&o, f.form, f.compute); err != nil {
 		return err
+	}
+	if f.compute == "" && gguf.IsFile(f.model) { // whose blocks no 16 bits hold
+		o.DType = snug.F32
 	}
 	process := newProcessRoom("export", f.memory)
 	defer debug.SetGCPercent(debug.SetGCPercent(gcPercent))

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/snug-ml/snug/gguf"
 )
 
 // hubName matches the names of models of Hugging Face's hub: Org/Name, or one of the few without an organization.
@@ -22,7 +24,7 @@ func notDownloaded(what, path string) error {
 		what, path, path, filepath.Base(path))
 }
 
-// wantFolder returns an error unless the model of a command can be a folder of a model. It names the remedy for what
+// wantFolder returns an error unless the model of a command can be a folder of a model, or a file of llama.cpp's. It names the remedy for what
 // people give in its place. The code that reads the folder reports what is wrong inside.
 func wantFolder(command, dir string) error { return wantFolderOf(command, "-model", dir) }
 
@@ -46,12 +48,18 @@ func wantFolderOf(command, flag, dir string) error {
 	if _, err := os.Stat(dir); err != nil {
 		return usagef("%s: %w", what, err)
 	}
-	if isFolder(dir) {
+	switch {
+	case isFolder(dir):
 		return wantModel(command, flag, dir)
+	case flag != "-adapter" && gguf.IsFile(dir):
+		return nil
 	}
 	switch strings.ToLower(filepath.Ext(dir)) {
 	case ".gguf":
-		return usagef("%s: %s is a file in the format of llama.cpp, which is not read: want the folder of the model in safetensors, with config.json", command, where)
+		if flag == "-adapter" {
+			return usagef("%s: %s is a file in the format of llama.cpp, want the folder of an adapter as PEFT writes it", command, where)
+		}
+		return usagef("%s: %s does not begin as a file of llama.cpp does: download it again", command, where)
 	case ".safetensors":
 		return usagef("%s: %s is a file, want the folder of the model: %s, if config.json and tokenizer.json are in it", command, where, filepath.Dir(dir))
 	}
@@ -76,7 +84,7 @@ func wantModel(command, flag, dir string) error {
 	case len(snapshots) > 0:
 		return usagef("%s: %s is an entry of the hub's cache: want %s", command, where, filepath.Dir(snapshots[len(snapshots)-1]))
 	case len(ggufs) > 0:
-		return usagef("%s: %s has files in the format of llama.cpp (%s), which are not read: want a folder in safetensors, with config.json", command, where, filepath.Base(ggufs[0]))
+		return usagef("%s: %s has no config.json, and a file of llama.cpp: want that file, %s", command, where, ggufs[0])
 	}
 	return nil
 }

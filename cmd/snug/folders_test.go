@@ -39,10 +39,10 @@ func TestFoldersThatAreNoModels(t *testing.T) {
 		{"./Qwen/Qwen3-0.6B", "no such file or directory", true},
 		{filepath.Join(dir, "none"), "no such file or directory", true},
 		{adapter, "is the folder of an adapter: want the model that it is for, and -adapter " + adapter, false},
-		{ggufs, "has files in the format of llama.cpp (q4_k_m.gguf), which are not read", false},
+		{ggufs, "has no config.json, and a file of llama.cpp: want that file, " + filepath.Join(ggufs, "q4_k_m.gguf"), false},
 		{entry, "is an entry of the hub's cache: want " + filepath.Join(entry, "snapshots", "0123"), false},
 		{weights, "is a file, want the folder of the model: " + filepath.Dir(weights), false},
-		{gguf, "is a file in the format of llama.cpp, which is not read", false},
+		{gguf, "does not begin as a file of llama.cpp does: download it again", false},
 	} {
 		t.Run(c.of, func(t *testing.T) {
 			commands := [][]string{

@@ -67,7 +67,7 @@ func (f *generateFlags) table() flagTable {
 	videos := &use{"-video", "there is none", func() bool { return len(f.videos) > 0 }}
 	draws := &use{"drawing a token", "-temperature 0 takes the most likely one", func() bool { return f.temperature > 0 }}
 	return flagTable{
-		modelFlag(&f.dir, "folder of the model, as Hugging Face publishes it, with its tokenizer"),
+		modelFlag(&f.dir, "the model: a folder as Hugging Face publishes it, with its tokenizer, or a GGUF file"),
 		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it"),
 		textFlag("prompt", "TEXT", &f.prompt, "message of the user; - reads it from the standard input"),
 		imageFilesFlag(&f.images),

@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/meter"
+	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -41,7 +42,7 @@ func fitsHost(command, dir string, c *transformer.Config, o transformer.Options,
 	}
 	bits := int64(8 * cmp.Or(o.DType, c.DType, snug.F32).Size())
 	if form := cmp.Or(o.Base, c.Stored); form != qlora.Type(0) {
-		bits = int64(form.Bits())
+		bits = int64(formBits(form, c))
 	}
 	total := int64(0)
 	for _, t := range tensors {
@@ -56,6 +57,14 @@ func fitsHost(command, dir string, c *transformer.Config, o transformer.Options,
 	return nil
 }
 
+// formBits returns the bits of an element of a matrix in a form.
+func formBits(form qlora.Type, c *transformer.Config) float64 {
+	if form == qlora.GGUF && c.StoredBits > 0 {
+		return c.StoredBits
+	}
+	return float64(plan.BitsOf(form))
+}
+
 // quantizedBytes returns about the bytes of the matrices that a model holds in few bits, 0 for one in floats.
 func quantizedBytes(c *transformer.Config, o *transformer.Options) (bytes int64) {
 	form := cmp.Or(o.Base, c.Stored)
@@ -66,7 +75,7 @@ func quantizedBytes(c *transformer.Config, o *transformer.Options) (bytes int64)
 	for _, l := range m.Layers {
 		for i, shape := range l.Params {
 			if len(shape) == 2 && !slices.Contains(l.Floats, i) {
-				bytes += int64(max(1, l.Repeat)) * int64(shape[0]) * int64(shape[1]) / 8 * int64(form.Bits())
+				bytes += int64(max(1, l.Repeat)) * int64(float64(shape[0])*float64(shape[1])/8*formBits(form, c))
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/safetensors"
@@ -32,6 +33,8 @@ func inspectCommand() *command {
 		help: `Lists what a file or a folder holds, with types, shapes and checksums:
 
   a safetensors file, or a folder with model.safetensors or with shards and their index
+                                  the tensors and the metadata
+  a GGUF file, or the first of a model that is split
                                   the tensors and the metadata
   the folder of an adapter        its description and its tensors
   a saved state of package quant8, amp or accum
@@ -176,6 +179,9 @@ func inspectPath(path string, sum bool) (*content, error) {
 	}
 	if isWeightsIndex(path) {
 		return inspectShards(path, sum)
+	}
+	if gguf.IsFile(path) {
+		return inspectGGUF(path, sum)
 	}
 	switch filepath.Base(path) {
 	case storeIndex:

@@ -198,7 +198,7 @@ func (f *planFlags) choices(t *plan.Task) (err error) {
 			if t.Base != 0 && t.Base != form {
 				return usagef("plan: -base %.60q: want at most one form below 16 bits", strings.Join(f.base, ","))
 			}
-			t.Base, bits = form, form.Bits()
+			t.Base, bits = form, plan.BitsOf(form)
 		}
 		t.Frozen = append(t.Frozen, bits)
 	}

@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/plan"
 	"github.com/snug-ml/snug/transformer"
 )
@@ -107,7 +108,11 @@ func folderName(path, family string) string {
 	if err != nil {
 		return family
 	}
-	if info, err := os.Stat(whole); err == nil && !info.IsDir() {
+	switch info, err := os.Stat(whole); {
+	case err != nil || info.IsDir():
+	case gguf.IsFile(whole):
+		whole = strings.TrimSuffix(whole, filepath.Ext(whole))
+	default:
 		whole = filepath.Dir(whole)
 	}
 	name := filepath.Base(whole)

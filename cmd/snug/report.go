@@ -67,8 +67,8 @@ func (f *planFlags) technique(p plan.Plan) string {
 // adapterName names the adapters of a plan.
 func adapterName(kind adapterKind, p plan.Plan) string {
 	name := fmt.Sprintf("%s of rank %d", kind.title, p.Task.Rank)
-	if p.Run.Frozen > 0 && p.Run.Frozen < 16 {
-		return fmt.Sprintf("%s on weights in %d bits (QLoRA)", name, p.Run.Frozen)
+	if bits := p.Task.FrozenBits(p.Run); bits != "" {
+		return fmt.Sprintf("%s on weights in %s (QLoRA)", name, bits)
 	}
 	return name
 }

@@ -53,7 +53,7 @@ func (f *tuneFlags) table() flagTable {
 	heldOut := &use{"samples that are held out", "-held-out is 0", func() bool { return f.held > 0 }}
 	f.optimizer, f.compute = defaultOptimizer, floatTypes[0]
 	return append(flagTable{
-		modelFlag(&f.dir, "folder with config.json, model.safetensors or shards, and a tokenizer"),
+		modelFlag(&f.dir, "folder with config.json, model.safetensors or shards, and a tokenizer, or a GGUF file"),
 		f.filesFlag(),
 		f.formatFlag(),
 		f.mapFlag(),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -251,7 +252,7 @@ func (t *tuning) reportDocument() (d report.Document, err error) {
 	}, d.Facts...)
 	form := "as in the folder"
 	if b := t.plan.Run.Frozen; b > 0 {
-		form = fmt.Sprintf("%d bits", b)
+		form = cmp.Or(t.plan.Task.FrozenBits(t.plan.Run), fmt.Sprintf("%d bits", b))
 	}
 	d.Settings = append([]report.Fact{
 		{Name: "model", Value: t.dir}, {Name: "data", Value: t.files}, {Name: "steps", Value: fmt.Sprint(t.stepCount())}, {Name: "batch", Value: fmt.Sprint(t.batch)},

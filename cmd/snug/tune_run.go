@@ -206,7 +206,7 @@ func (t *tuning) task() (plan.Task, error) {
 	if t.form == "bf16" {
 		task.Frozen = []int{16}
 	} else if t.form != "" || t.config.Stored != 0 {
-		task.Frozen = []int{task.Base.Bits()}
+		task.Frozen = []int{plan.BitsOf(task.Base)}
 	}
 	return t.divide(task), nil
 }
