@@ -1,6 +1,10 @@
 package gguf
 
-import "math"
+import (
+	"math"
+
+	"github.com/snug-ml/snug/internal/ggml"
+)
 
 // encodeIQ4NL takes, for each block, the d of the least error of a search like that of [signed], and then the nearest values.
 func encodeIQ4NL(dst []byte, src []float32) {
@@ -62,12 +66,12 @@ func fitTable(x, w *[32]float32) (a float64) {
 		return 0
 	}
 	most := 0.0
-	for _, end := range [2]float32{nonlinear[0], nonlinear[15]} {
+	for _, end := range [2]float32{ggml.Nonlinear[0], ggml.Nonlinear[15]} {
 		for t := float32(-7); t <= 7; t++ {
 			inv := (end + t) / top
 			qq, qx := 0.0, 0.0
 			for j, v := range x {
-				q := float64(nonlinear[nearestNonlinear(v*inv)])
+				q := float64(ggml.Nonlinear[nearestNonlinear(v*inv)])
 				wq := float64(w[j]) * q
 				qq += float64(wq * q)
 				qx += float64(wq * float64(v))
@@ -91,7 +95,7 @@ func chooseTable(x, w *[32]float32, d, a float32) (s int32) {
 		ds, e := d*float32(i), float32(0)
 		inv := inverse(ds)
 		for j, v := range x {
-			diff := float32(ds*nonlinear[nearestNonlinear(v*inv)]) - v
+			diff := float32(ds*ggml.Nonlinear[nearestNonlinear(v*inv)]) - v
 			e += float32(float32(w[j]*diff) * diff)
 		}
 		if e < least {
@@ -113,7 +117,7 @@ func putNonlinear(b *[16]byte, x *[32]float32, d float32) {
 var toNonlinear = func() (code [512]byte) {
 	for u := range code {
 		for c := range byte(15) {
-			if float32(u-256) >= nonlinear[c]+nonlinear[c+1] {
+			if float32(u-256) >= ggml.Nonlinear[c]+ggml.Nonlinear[c+1] {
 				code[u] = c + 1
 			}
 		}

@@ -72,11 +72,6 @@ func encode16(dst []byte, src []float32, convert func(dst []uint16, src []float3
 	}
 }
 
-// scaleAt returns the binary16 number of two bytes.
-func scaleAt(b []byte) float32 {
-	return half.F16ToFloat32(snug.Float16(binary.LittleEndian.Uint16(b)))
-}
-
 // putScale writes x as a binary16 number, and returns what was written.
 func putScale(b []byte, x float32) float32 {
 	h := half.Float32ToF16(x)

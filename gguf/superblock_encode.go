@@ -174,3 +174,11 @@ func (b *block) putScales(dst *[16]byte) {
 
 // rounded16 returns the nearest binary16 number.
 func rounded16(x float32) float32 { return half.F16ToFloat32(half.Float32ToF16(x)) }
+
+// putSixBits writes s and n of the 8 groups in the 12 bytes of q4_k and q5_k.
+func putSixBits(b *[12]byte, s, n *[8]byte) {
+	for g := range 4 {
+		b[g], b[g+4] = s[g]|s[g+4]>>4<<6, n[g]|n[g+4]>>4<<6
+		b[g+8] = s[g+4]&15 | n[g+4]<<4
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/ggml"
 )
 
 // Type is the element type of a tensor, by ggml's number.
@@ -31,8 +32,7 @@ const (
 	MXFP4  Type = 39 // 4-bit floats, a power of two for 32 (OCP Microscaling Formats 1.0)
 )
 
-// superBlock is the elements of a block of the types with groups.
-const superBlock = 256
+const superBlock = ggml.SuperBlock
 
 // format is what a type is. Its functions take whole blocks of checked lengths.
 type format struct {
@@ -48,19 +48,19 @@ var formats = map[Type]format{
 	F32:    {"f32", 1, 4, decodeF32, encodeF32, 0},
 	F16:    {"f16", 1, 2, decodeF16, encodeF16, 0},
 	BF16:   {"bf16", 1, 2, decodeBF16, encodeBF16, 0},
-	Q4_0:   {"q4_0", 32, 18, decodeQ4_0, encodeQ4_0, maxScaled},
-	Q4_1:   {"q4_1", 32, 20, decodeQ4_1, encodeQ4_1, maxScaled},
-	Q5_0:   {"q5_0", 32, 22, decodeQ5_0, encodeQ5_0, maxScaled},
-	Q5_1:   {"q5_1", 32, 24, decodeQ5_1, encodeQ5_1, maxScaled},
-	Q8_0:   {"q8_0", 32, 34, decodeQ8_0, encodeQ8_0, maxScaled},
-	MXFP4:  {"mxfp4", 32, 17, decodeMXFP4, encodeMXFP4, math.MaxFloat32},
-	IQ4_NL: {"iq4_nl", 32, 18, decodeIQ4NL, encodeIQ4NL, maxScaled},
-	IQ4_XS: {"iq4_xs", superBlock, 136, decodeIQ4XS, encodeIQ4XS, maxScaled},
-	Q2_K:   {"q2_k", superBlock, 84, decodeQ2K, encodeQ2K, maxScaled},
-	Q3_K:   {"q3_k", superBlock, 110, decodeQ3K, encodeQ3K, maxScaled},
-	Q4_K:   {"q4_k", superBlock, 144, decodeQ4K, encodeQ4K, maxScaled},
-	Q5_K:   {"q5_k", superBlock, 176, decodeQ5K, encodeQ5K, maxScaled},
-	Q6_K:   {"q6_k", superBlock, 210, decodeQ6K, encodeQ6K, maxScaled},
+	Q4_0:   blocks("q4_0", ggml.Q4_0, encodeQ4_0, maxScaled),
+	Q4_1:   blocks("q4_1", ggml.Q4_1, encodeQ4_1, maxScaled),
+	Q5_0:   blocks("q5_0", ggml.Q5_0, encodeQ5_0, maxScaled),
+	Q5_1:   blocks("q5_1", ggml.Q5_1, encodeQ5_1, maxScaled),
+	Q8_0:   blocks("q8_0", ggml.Q8_0, encodeQ8_0, maxScaled),
+	MXFP4:  blocks("mxfp4", ggml.MXFP4, encodeMXFP4, math.MaxFloat32),
+	IQ4_NL: blocks("iq4_nl", ggml.IQ4NL, encodeIQ4NL, maxScaled),
+	IQ4_XS: blocks("iq4_xs", ggml.IQ4XS, encodeIQ4XS, maxScaled),
+	Q2_K:   blocks("q2_k", ggml.Q2K, encodeQ2K, maxScaled),
+	Q3_K:   blocks("q3_k", ggml.Q3K, encodeQ3K, maxScaled),
+	Q4_K:   blocks("q4_k", ggml.Q4K, encodeQ4K, maxScaled),
+	Q5_K:   blocks("q5_k", ggml.Q5K, encodeQ5K, maxScaled),
+	Q6_K:   blocks("q6_k", ggml.Q6K, encodeQ6K, maxScaled),
 
 	9:  {name: "q8_1", elements: 32, bytes: 40},
 	15: {name: "q8_k", elements: superBlock, bytes: 292},
@@ -80,6 +80,11 @@ var formats = map[Type]format{
 	35: {name: "tq2_0", elements: superBlock, bytes: 66},
 	40: {name: "nvfp4", elements: 64, bytes: 36},
 	41: {name: "q1_0", elements: 128, bytes: 18},
+}
+
+// blocks returns the format of a type with blocks.
+func blocks(name string, f ggml.Format, encode func(dst []byte, src []float32), limit float32) format {
+	return format{name, f.Elements(), f.Bytes(), ggml.Registry.Best().Decode[f], encode, limit}
 }
 
 // ParseType returns the type that a name means, in small or capital letters: those of the constants, such as "q4_k" or

@@ -1,7 +1,6 @@
 package qlora
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -12,18 +11,12 @@ import (
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
 	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/ggml"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
 // This file has weights in the blocks of llama.cpp's files. A block holds its scales.
-
-// blockScales says where in a block the scales of its type lie, which are binary16. MXFP4 has a byte.
-var blockScales = map[gguf.Type][]int{
-	gguf.Q4_0: {0}, gguf.Q4_1: {0, 2}, gguf.Q5_0: {0}, gguf.Q5_1: {0, 2}, gguf.Q8_0: {0},
-	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
-	gguf.IQ4_NL: {0}, gguf.IQ4_XS: {0}, gguf.MXFP4: {},
-}
 
 // NewBlocks makes a [GGUF] weight, a row-major tensor of the given shape, of the blocks of a llama.cpp file, in one of the
 // types of package gguf that have blocks: Q4_0 to Q8_0, Q2_K to Q6_K, IQ4_NL, IQ4_XS and MXFP4. Rows, along the last
@@ -40,10 +33,11 @@ func NewBlocks(t gguf.Type, shape []int, blocks []byte) (*Weight, error) {
 }
 
 func newBlocks(t gguf.Type, shape []int, blocks []byte) (*Weight, error) {
-	if _, known := blockScales[t]; !known {
+	f, known := ggml.Of(uint32(t))
+	if !known {
 		return nil, fmt.Errorf("the type is %s, want one with blocks that package gguf decodes, such as q4_k: %w", t, snug.ErrDType)
 	}
-	elements, size := t.Block()
+	elements, size := f.Elements(), f.Bytes()
 	n, err := safetensors.Elements(shape)
 	switch {
 	case err != nil:
@@ -55,10 +49,10 @@ func newBlocks(t gguf.Type, shape []int, blocks []byte) (*Weight, error) {
 		return nil, fmt.Errorf("%d bytes for the shape %v, want %d blocks of %d bytes for %s: %w",
 			len(blocks), shape, n/elements, size, t, snug.ErrShape)
 	}
-	if i := notFinite(t, blocks); i >= 0 {
+	if i := notFinite(f, blocks); i >= 0 {
 		return nil, fmt.Errorf("the scale of block %d of %d is NaN or infinite: %w", i, n/elements, snug.ErrCorrupt)
 	}
-	w := &Weight{shape: slices.Clone(shape), n: n, dtype: snug.F32, t: GGUF, blocks: t, block: elements}
+	w := &Weight{shape: slices.Clone(shape), n: n, dtype: snug.F32, t: GGUF, blocks: t, format: f, block: elements}
 	w.packed = snug.FromSlice(blocks)
 	return w, nil
 }
@@ -74,23 +68,21 @@ func (w *Weight) Blocks() gguf.Type {
 // codeBytes returns the bytes of the codes, or of the blocks.
 func (w *Weight) codeBytes() int {
 	if w.t == GGUF {
-		elements, size := w.blocks.Block()
-		return w.n / elements * size
+		return w.n / w.block * w.format.Bytes()
 	}
 	return w.t.codeBytes(w.n)
 }
 
 // blockPart returns the blocks of n elements from begin on.
 func (w *Weight) blockPart(m memory, begin, n int) snug.View {
-	elements, size := w.blocks.Block()
-	return part(m.packed, begin/elements*size, (begin+n)/elements*size)
+	size := w.format.Bytes()
+	return part(m.packed, begin/w.block*size, (begin+n)/w.block*size)
 }
 
 // notFinite returns the first block with a scale that is no finite number, or -1.
-func notFinite(t gguf.Type, blocks []byte) int {
-	_, size := t.Block()
-	a := scalesArgs{blocks: blocks, size: size, at: blockScales[t], power: t == gguf.MXFP4, first: new(atomic.Int64)}
-	count := len(blocks) / size
+func notFinite(f ggml.Format, blocks []byte) int {
+	a := scalesArgs{blocks, f, new(atomic.Int64)}
+	count := len(blocks) / f.Bytes()
 	a.first.Store(int64(count))
 	scalesTask.Run(cpu.Chunks(count, grain), a)
 	if i := int(a.first.Load()); i < count {
@@ -102,35 +94,26 @@ func notFinite(t gguf.Type, blocks []byte) int {
 // scalesArgs are blocks whose scales are looked at.
 type scalesArgs struct {
 	blocks []byte
-	size   int
-	at     []int
-	power  bool          // the first byte is the exponent of a power of two
+	format ggml.Format
 	first  *atomic.Int64 // the first block with a bad one so far
 }
 
 var scalesTask = cpu.NewTask(func(a *scalesArgs, item int) {
-	lo, hi := cpu.Chunk(len(a.blocks)/a.size, grain, item)
-	for i := lo; i < hi; i++ {
-		b := a.blocks[i*a.size : (i+1)*a.size]
-		bad := a.power && b[0] == mxNaN
-		for _, at := range a.at {
-			const exponent = 0x7c00
-			bad = bad || binary.LittleEndian.Uint16(b[at:])&exponent == exponent
-		}
-		if !bad {
-			continue
-		}
-		for first := a.first.Load(); int64(i) < first && !a.first.CompareAndSwap(first, int64(i)); {
-			first = a.first.Load()
-		}
+	size := a.format.Bytes()
+	lo, hi := cpu.Chunk(len(a.blocks)/size, grain, item)
+	i := a.format.NotFinite(a.blocks[lo*size : hi*size])
+	if i < 0 {
 		return
+	}
+	for first := a.first.Load(); int64(lo+i) < first && !a.first.CompareAndSwap(first, int64(lo+i)); {
+		first = a.first.Load()
 	}
 })
 
 // blocksJob decodes blocks to dst.
 type blocksJob struct {
 	dst, blocks snug.View
-	t           gguf.Type
+	format      ggml.Format
 }
 
 func (j *blocksJob) Kernel() string { return "qlora.blocks" }
@@ -144,22 +127,18 @@ const blockTile = 1 << 12
 
 var blocksTask = cpu.NewTask(func(j *blocksJob, item int) {
 	lo, hi := cpu.Chunk(j.dst.Len(), grain, item)
-	elements, size := j.t.Block()
-	src := snug.Host[uint8](j.blocks)
-	decode := func(x []float32, first int) {
-		if err := j.t.Decode(x, src[first/elements*size:(first+len(x))/elements*size]); err != nil {
-			panic(err) // NewBlocks has looked at type and sizes
-		}
-	}
+	src := snug.Host[uint8](j.blocks)[lo/j.format.Elements()*j.format.Bytes():]
+	decode := ggml.Registry.Best().Decode[j.format]
 	if x := j.dst.Float32s(); x != nil {
-		decode(x[lo:hi], lo)
+		decode(x[lo:hi], src)
 		return
 	}
 	tile := tiles.Get(blockTile)
 	defer tiles.Put(tile)
 	for at := lo; at < hi; at += blockTile {
 		x := (*tile)[:min(blockTile, hi-at)]
-		decode(x, at)
+		decode(x, src)
 		half.Store(j.dst, at, x)
+		src = src[len(x)/j.format.Elements()*j.format.Bytes():]
 	}
 })

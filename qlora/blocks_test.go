@@ -4,13 +4,17 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/gguf"
+	"github.com/snug-ml/snug/internal/ggml"
+	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
 )
 
@@ -18,6 +22,13 @@ import (
 var blockTypes = []gguf.Type{
 	gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q8_0, gguf.Q2_K, gguf.Q3_K, gguf.Q4_K, gguf.Q5_K, gguf.Q6_K,
 	gguf.IQ4_NL, gguf.IQ4_XS, gguf.MXFP4,
+}
+
+// scalesOf says where in a block the scales in binary16 lie.
+var scalesOf = map[gguf.Type][]int{
+	gguf.Q4_0: {0}, gguf.Q4_1: {0, 2}, gguf.Q5_0: {0}, gguf.Q5_1: {0, 2}, gguf.Q8_0: {0},
+	gguf.Q2_K: {80, 82}, gguf.Q3_K: {108}, gguf.Q4_K: {0, 2}, gguf.Q5_K: {0, 2}, gguf.Q6_K: {208},
+	gguf.IQ4_NL: {0}, gguf.IQ4_XS: {0},
 }
 
 // encode returns blocks of normal numbers.
@@ -46,7 +57,7 @@ func newBlocksOf(t testing.TB, typ gguf.Type, shape ...int) (*Weight, []float32)
 //
 //check:in tiers
 func TestBlocks(t *testing.T) {
-	require.Len(t, blockScales, len(blockTypes))
+	require.Len(t, blockTypes, int(ggml.Formats))
 	for _, typ := range blockTypes {
 		for _, shape := range [][]int{{3, 256}, {70, 512}, {2, 3, 256}, {0, 256}, {256}} {
 			w, want := newBlocksOf(t, typ, shape...)
@@ -132,6 +143,37 @@ func TestBlocksProducts(t *testing.T) {
 	}
 }
 
+// TestBlocksFew: few rows have the same bits with one worker, with NaNs in the result where beta is 0, and allocate nothing.
+//
+//check:in tiers
+func TestBlocksFew(t *testing.T) {
+	const out, in = 1300, 2304
+	for _, typ := range []gguf.Type{gguf.Q4_K, gguf.Q8_0, gguf.Q2_K} {
+		w, _ := newBlocksOf(t, typ, out, in)
+		for _, dt := range floatTypes {
+			l, err := NewLinear(w, dt, 0)
+			require.NoError(t, err)
+			for _, rows := range []int{1, 3, 8} {
+				x, dy := on(t, snug.CPU(), dt, kerneltest.Normal(2, rows*in)), on(t, snug.CPU(), dt, kerneltest.Normal(3, rows*out))
+				var ys, dxs [2][]float32
+				for i, procs := range []int{1, 2} {
+					before := runtime.GOMAXPROCS(procs)
+					y, dx := slices.Repeat([]float32{float32(math.NaN())}, rows*out), slices.Repeat([]float32{float32(math.NaN())}, rows*in)
+					require.NoError(t, l.Forward(snug.ViewOf(y), x, 0))
+					require.NoError(t, l.Backward(snug.ViewOf(dx), dy, 0))
+					runtime.GOMAXPROCS(before)
+					ys[i], dxs[i] = y, dx
+				}
+				sameBits(t, ys[0], ys[1])
+				sameBits(t, dxs[0], dxs[1])
+				require.True(t, ys[0][0] == ys[0][0] && dxs[0][0] == dxs[0][0])
+				kerneltest.NoAllocs(t, func() { _ = l.Forward(snug.ViewOf(ys[0]), x, 1) })
+				kerneltest.NoAllocs(t, func() { _ = l.Backward(snug.ViewOf(dxs[0]), dy, 1) })
+			}
+		}
+	}
+}
+
 // TestBlocksManyRows has more rows of activations, and more tiles.
 func TestBlocksManyRows(t *testing.T) {
 	const out, in = 160, 512
@@ -196,7 +238,8 @@ func TestBlocksRefused(t *testing.T) {
 		_, err := NewBlocks(typ, []int{2, 256}, blocks)
 		refused(t, err, snug.ErrDType, "qlora: new blocks: the type is", "q4_k")
 	}
-	for _, shape := range [][]int{nil, {0}, {2, 128}, {512, 1}, {3, 256}, {1, 256}, {-2, 256}, {math.MaxInt, 256}, {math.MaxInt, math.MaxInt}} {
+	large := math.MaxInt
+	for _, shape := range [][]int{nil, {0}, {2, 128}, {512, 1}, {3, 256}, {1, 256}, {-2, 256}, {large, 256}, {large, large}} {
 		_, err := NewBlocks(gguf.Q4_K, shape, blocks)
 		require.ErrorIs(t, err, snug.ErrShape, "%v", shape)
 	}
@@ -243,7 +286,7 @@ func TestBlocksScales(t *testing.T) {
 		elements, size := typ.Block()
 		in := 8 * elements
 		blocks := make([]byte, rows*8*size)
-		for _, at := range blockScales[typ] {
+		for _, at := range scalesOf[typ] {
 			for _, scale := range []uint16{0x7c00, 0xfc00, 0x7e01, 0x7c01} {
 				for _, bad := range []int{0, 1, 2*grain + 3, rows*8 - 1} {
 					low, high := &blocks[bad*size+at], &blocks[bad*size+at+1]
@@ -274,5 +317,48 @@ func refused(t *testing.T, err, sentinel error, words ...string) {
 	require.ErrorIs(t, err, sentinel)
 	for _, w := range words {
 		require.ErrorContains(t, err, w)
+	}
+}
+
+// BenchmarkBlocks measures products of blocks beside those of NF4, in turn, and reports the ratio of the least times: above 1
+// blocks are faster.
+func BenchmarkBlocks(b *testing.B) {
+	for _, s := range [][3]int{{512, 2048, 5632}, {512, 2048, 2048}, {8, 2048, 5632}, {2, 2048, 5632}, {1, 2048, 5632}} {
+		rows, in, out := s[0], s[1], s[2]
+		nf4, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})
+		require.NoError(b, err)
+		for _, typ := range blockTypes {
+			w, _ := newBlocksOf(b, typ, out, in)
+			for _, dt := range []snug.DType{snug.F32, snug.BF16} {
+				x, _, err := snug.MakeView(snug.CPU(), dt, rows*in)
+				require.NoError(b, err)
+				half.Store(x, 0, kerneltest.Normal(2, rows*in))
+				y, _, err := snug.MakeView(snug.CPU(), dt, rows*out)
+				require.NoError(b, err)
+				for _, direction := range []string{"forward", "backward"} {
+					b.Run(fmt.Sprintf("%s/%dx%dx%d/%v/%v", direction, rows, in, out, dt, typ), func(b *testing.B) {
+						var do [2]func() error
+						for i, w := range []*Weight{nf4, w} {
+							l, err := NewLinear(w, dt, 0)
+							require.NoError(b, err)
+							do[i] = func() error { return l.Forward(y, x, 0) }
+							if direction == "backward" {
+								do[i] = func() error { return l.Backward(x, y, 0) }
+							}
+						}
+						least := [2]time.Duration{time.Hour, time.Hour}
+						for b.Loop() {
+							for i := range do {
+								begin := time.Now()
+								require.NoError(b, do[i]())
+								least[i] = min(least[i], time.Since(begin))
+							}
+						}
+						b.ReportMetric(float64(least[0])/float64(least[1]), "nf4/blocks")
+						b.ReportMetric(float64(in*out)/float64(least[1]), "Gelements/s")
+					})
+				}
+			}
+		}
 	}
 }

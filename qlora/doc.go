@@ -62,7 +62,7 @@
 // # Training
 //
 // A [Linear] multiplies by a frozen [Weight], forward and backward. On the CPU it decodes a tile of rows of the weight at
-// a time, or decodes in registers when x has few rows, except INT8 with columns of outliers and GGUF. On other devices kernels
+// a time, or decodes in registers when x has few rows, except INT8 with columns of outliers. On other devices kernels
 // decode 4-bit elements as they multiply, or for many rows of x decode tiles for the vendor's library; 8-bit elements are
 // always decoded to tiles. A [LoRA] adds a trainable product of low rank, with dropout. A [DoRA] also trains the
 // magnitude of each row, of a Linear or of a [Dense], a frozen matrix in floats.

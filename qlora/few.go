@@ -8,6 +8,7 @@ import (
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/driver"
+	"github.com/snug-ml/snug/internal/ggml"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/nibble"
 	"github.com/snug-ml/snug/internal/octet"
@@ -23,7 +24,7 @@ func (w *Weight) fewRows() int {
 		return 0
 	case !w.Device().IsCPU():
 		return 4 * nibble.DotRows
-	case w.codesTier() == cpu.Go:
+	case w.codesTier() == cpu.Go && w.t != GGUF:
 		return 2
 	}
 	return nibble.DotRows
@@ -62,8 +63,10 @@ func (l *Linear) forwardFew(rows int, y, x snug.View, beta float32) (err error) 
 
 // weightCodes is W, [out, in] elements, where in is a multiple of the block. With double
 // quantization codes and nested replace absmax; without it they are empty. f belongs to 4 bits, o and the grid of
-// scales, absmax, to 8 bits.
+// scales, absmax, to 8 bits, and the format of blocks to GGUF.
 type weightCodes struct {
+	t                             Type
+	format                        ggml.Format
 	packed, absmax, codes, nested snug.View
 	f                             *nibble.Format
 	o                             *octet.Format
@@ -77,6 +80,7 @@ type weightCodes struct {
 func (l *Linear) codes(m memory) weightCodes {
 	w := l.w
 	return weightCodes{
+		t: w.t, format: w.format,
 		packed: m.packed, absmax: m.absmax, codes: m.codes, nested: m.nested,
 		f: w.t.nibbles(), o: w.t.octets(), grid: w.grid, block: l.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
 	}
@@ -97,7 +101,7 @@ func (j *fewJob) Operands(yield func(*driver.Mem)) {
 }
 
 func (j fewJob) Run() {
-	floats, evensFirst := j.x.Float32s(), j.o == nil && nibble.Dots.Best().EvensFirst
+	floats, evensFirst := j.x.Float32s(), j.f != nil && nibble.Dots.Best().EvensFirst
 	if floats == nil || evensFirst {
 		tile := tiles.Get(j.x.Len())
 		defer tiles.Put(tile)
@@ -111,9 +115,12 @@ func (j fewJob) Run() {
 		hi := min(lo+nibble.DotRows, j.rows)
 		a := fewArgs{fewJob: j, x: floats[lo*j.in : hi*j.in]}
 		a.y, a.rows = part(j.y, lo*j.out, hi*j.out), hi-lo
-		if j.o != nil {
+		switch {
+		case j.t == GGUF:
+			fewBlocksTask.Run(cpu.Chunks(j.out, a.step()), a)
+		case j.o != nil:
 			fewOctetsTask.Run(cpu.Chunks(j.out, a.octetStep()), a)
-		} else {
+		default:
 			fewTask.Run(cpu.Chunks(j.out, a.step()), a)
 		}
 	}

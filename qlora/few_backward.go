@@ -17,7 +17,7 @@ const backOutputs = 1 << 6
 // fewRowsBackward is the largest number of rows, at most nibble.DotRows, for which the loops
 // over codes are faster on the CPU than products of tiles.
 func (w *Weight) fewRowsBackward() int {
-	if w.codesTier() == cpu.Go {
+	if w.codesTier() == cpu.Go && w.t != GGUF {
 		return nibble.DotRows / 2
 	}
 	return nibble.DotRows
@@ -36,9 +36,12 @@ func (l *Linear) backwardFew(rows int, dx, dy snug.View, beta float32) (err erro
 	}
 	defer func() { err = errors.Join(err, l.w.drop()) }()
 	a := backArgs{weightCodes: l.codes(m), dx: dx, dy: dy, rows: rows, sums: 1 << bits.Len(uint(rows-1)), beta: beta}
-	if a.o != nil {
+	switch {
+	case a.t == GGUF:
+		backBlocksTask.Run(cpu.Chunks(a.in, a.step()), a)
+	case a.o != nil:
 		backOctetsTask.Run(cpu.Chunks(a.in, a.step()), a)
-	} else {
+	default:
 		backTask.Run(cpu.Chunks(a.in, a.step()), a)
 	}
 	return nil

@@ -221,6 +221,10 @@ func (l *Linear) usable() error {
 // sums: the error is at most (in/8+12)·2^-24·(Σ|x||w| + |beta·y|), and a worker takes up to 36 KiB more or, if that is
 // more, 4 bytes for each row of x and column of a block.
 //
+// GGUF is multiplied so too, up to 8 rows also in pure Go: the types q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k and q6_k by
+// assembly. Others, and all without it, are decoded up to 64 KiB or an output at a time, which a worker takes more. Where
+// elements are a multiple and a minimum, the bound has the sum of their magnitudes in place of |w|.
+//
 // Errors, with nothing written: [snug.ErrShape], [snug.ErrDType], [snug.ErrDevice], and
 // [snug.ErrConfig] for a beta that is not finite, operands that overlap, and a nil, zero or
 // closed l.
@@ -262,7 +266,7 @@ func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 // (out+2)·2^-24·(Σ|dy||w| + |beta·dx|), unless float32 overflows or underflows. The work is cut into columns of W, so the result does not depend on
 // GOMAXPROCS. A worker takes up to 36 KiB or, if that is more, 48 bytes an element of a
 // block. In types of 8 bits, under the conditions of Forward, scales multiply dy first: the bound is
-// (out+4)·2^-24·(Σ|dy||w| + |beta·dx|).
+// (out+4)·2^-24·(Σ|dy||w| + |beta·dx|), as in GGUF, with |w| as in Forward.
 //
 // Errors are the errors of [Linear.Forward].
 func (l *Linear) Backward(dx, dy snug.View, beta float32) error {

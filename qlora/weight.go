@@ -9,6 +9,7 @@ import (
 	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/device"
 	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/ggml"
 	"github.com/snug-ml/snug/internal/safetensors"
 	"github.com/snug-ml/snug/internal/sweep"
 	"github.com/snug-ml/snug/quant8"
@@ -34,7 +35,8 @@ type Weight struct {
 	n      int
 	dtype  snug.DType
 	t      Type
-	blocks gguf.Type // of GGUF
+	blocks gguf.Type   // of GGUF
+	format ggml.Format // likewise
 	block  int
 	packed snug.Array[uint8]
 	absmax snug.Array[float32] // without double quantization
@@ -338,8 +340,6 @@ func (w *Weight) unit() int {
 func (w *Weight) codeBlock() int {
 	in := w.shape[1]
 	switch {
-	case w.t == GGUF:
-		return 0
 	case w.grid.rows > 0:
 		return w.grid.codeBlock(in, len(w.outliers))
 	case in%w.block == 0:
@@ -366,7 +366,7 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
 	case dst.Len() == 0:
 		return nil
 	case w.t == GGUF:
-		return device.Run(dev, blocksJob{dst, w.blockPart(m, begin, dst.Len()), w.blocks})
+		return device.Run(dev, blocksJob{dst, w.blockPart(m, begin, dst.Len()), w.format})
 	case w.grid.rows > 0:
 		return device.Run(dev, w.decodeRows(dst, begin, m))
 	}

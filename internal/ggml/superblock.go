@@ -1,4 +1,4 @@
-package gguf
+package ggml
 
 // Blocks of 256 elements in groups: the block has a scale d, in some types one for minima too, and each group a
 // number s of 4 to 8 bits that multiplies it, in these types two.
@@ -9,8 +9,8 @@ package gguf
 // decodeQ2K: 16 bytes with s and n of 4 bits, the numbers of 2 bits, d and m. Byte l of 32 has elements l, l+32, l+64 and
 // l+96 of a half.
 func decodeQ2K(dst []float32, src []byte) {
-	for ; len(src) >= 84 && len(dst) >= superBlock; dst, src = dst[superBlock:], src[84:] {
-		b, x := (*[84]byte)(src), (*[superBlock]float32)(dst)
+	for ; len(src) >= 84 && len(dst) >= SuperBlock; dst, src = dst[SuperBlock:], src[84:] {
+		b, x := (*[84]byte)(src), (*[SuperBlock]float32)(dst)
 		d, m := scaleAt(b[80:82]), scaleAt(b[82:84])
 		for g := range 16 {
 			ds, mn := d*float32(b[g]&15), m*float32(b[g]>>4)
@@ -24,8 +24,8 @@ func decodeQ2K(dst []float32, src []byte) {
 
 // decodeQ3K: the third bits, the others as in q2_k, 12 bytes with s, and d.
 func decodeQ3K(dst []float32, src []byte) {
-	for ; len(src) >= 110 && len(dst) >= superBlock; dst, src = dst[superBlock:], src[110:] {
-		b, x := (*[110]byte)(src), (*[superBlock]float32)(dst)
+	for ; len(src) >= 110 && len(dst) >= SuperBlock; dst, src = dst[SuperBlock:], src[110:] {
+		b, x := (*[110]byte)(src), (*[SuperBlock]float32)(dst)
 		d := scaleAt(b[108:110])
 		for g := range 16 {
 			low := b[96+g%8] >> (g / 8 * 4) & 15
@@ -48,18 +48,10 @@ func sixBits(b *[12]byte) (s, n [8]byte) {
 	return s, n
 }
 
-// putSixBits is the inverse of sixBits.
-func putSixBits(b *[12]byte, s, n *[8]byte) {
-	for g := range 4 {
-		b[g], b[g+4] = s[g]|s[g+4]>>4<<6, n[g]|n[g+4]>>4<<6
-		b[g+8] = s[g+4]&15 | n[g+4]<<4
-	}
-}
-
 // decodeQ4K: d, m, s and n in 12 bytes, the numbers of 4 bits. Byte l of 32 has element l of two groups.
 func decodeQ4K(dst []float32, src []byte) {
-	for ; len(src) >= 144 && len(dst) >= superBlock; dst, src = dst[superBlock:], src[144:] {
-		b, x := (*[144]byte)(src), (*[superBlock]float32)(dst)
+	for ; len(src) >= 144 && len(dst) >= SuperBlock; dst, src = dst[SuperBlock:], src[144:] {
+		b, x := (*[144]byte)(src), (*[SuperBlock]float32)(dst)
 		d, m := scaleAt(b[:2]), scaleAt(b[2:4])
 		s, n := sixBits((*[12]byte)(b[4:]))
 		for g := 0; g < 8; g += 2 {
@@ -76,8 +68,8 @@ func decodeQ4K(dst []float32, src []byte) {
 
 // decodeQ5K: as q4_k, with the fifth bits before the others: bit g of byte l is element l of group g.
 func decodeQ5K(dst []float32, src []byte) {
-	for ; len(src) >= 176 && len(dst) >= superBlock; dst, src = dst[superBlock:], src[176:] {
-		b, x := (*[176]byte)(src), (*[superBlock]float32)(dst)
+	for ; len(src) >= 176 && len(dst) >= SuperBlock; dst, src = dst[SuperBlock:], src[176:] {
+		b, x := (*[176]byte)(src), (*[SuperBlock]float32)(dst)
 		d, m := scaleAt(b[:2]), scaleAt(b[2:4])
 		s, n := sixBits((*[12]byte)(b[4:]))
 		high := (*[32]byte)(b[16:])
@@ -97,7 +89,7 @@ func decodeQ5K(dst []float32, src []byte) {
 // decodeQ6K: in each half, 64 bytes with 4 lower bits of elements l, l+32 and l+64, l+96, then, for both halves, 2 upper bits of
 // elements l, l+32, l+64 and l+96, s of 8 bits, and d.
 func decodeQ6K(dst []float32, src []byte) {
-	for ; len(src) >= 210 && len(dst) >= superBlock; dst, src = dst[superBlock:], src[210:] {
+	for ; len(src) >= 210 && len(dst) >= SuperBlock; dst, src = dst[SuperBlock:], src[210:] {
 		b := (*[210]byte)(src)
 		d := scaleAt(b[208:210])
 		for h := range 2 {
