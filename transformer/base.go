@@ -53,7 +53,7 @@ type quantizer struct {
 func (m *Model) newQuantizer() (q *quantizer, err error) {
 	q = &quantizer{Model: m}
 	for i := range m.params {
-		if p := &m.params[i]; q.wants(p) && !m.stored[p.Name] {
+		if p := &m.params[i]; q.wants(p) && !m.stored[p.Name] && !m.shared[p.Name] {
 			q.largest = max(q.largest, p.Len())
 		}
 	}

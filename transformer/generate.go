@@ -9,8 +9,6 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
-	"github.com/snug-ml/snug/attention"
-	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
@@ -50,6 +48,7 @@ type Generator struct {
 	reach   int        // more than its Positions, if it has any
 	axes    [3][]int32 // of the rows of a pass
 	masks   []chunkMask
+	alone   [1]*Generator // itself, for passes of one text
 }
 
 // cache is the keys and values of a layer, each row KVHeads·HeadDim elements.
@@ -73,6 +72,7 @@ func (m *Model) Generate(o GenerateOptions) (_ *Generator, err error) {
 		return nil, err
 	}
 	g := &Generator{m: m, options: o, logits: make([]float32, m.config.Vocab), sampler: newSampler(o.Sampling, m.config.Vocab)}
+	g.alone[0] = g
 	if err := g.make(); err != nil {
 		return nil, errors.Join(err, g.Close())
 	}
@@ -346,17 +346,9 @@ func (g *Generator) pass(ctx context.Context, rows int) (err error) {
 	defer m.end()
 	defer func() { err = errors.Join(err, g.dropMasks()) }()
 	m.turned = false
-	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
-	for i := range g.layers {
-		z, err := g.attend(m.begins(ctx, 2*i, meter.Forward), m.stages[2*i].half.(*layers.Attention), x, &g.layers[i])
-		if err != nil {
-			return err
-		}
-		m.pass.Put(x)
-		if x, err = m.stages[2*i+1].Forward(ctx, z); err != nil {
-			return err
-		}
-		m.pass.Put(z)
+	x, err := m.attendAll(ctx, g.alone[:], rows)
+	if err != nil {
+		return err
 	}
 	if g.done+rows < len(g.tokens) { // more of the prompt follows
 		m.pass.Put(x)
@@ -411,60 +403,4 @@ func (g *Generator) batch(rows int) layers.Batch {
 		b.Axes = g.axes[:]
 	}
 	return b
-}
-
-// attend is Forward of a layer for tokens that also see the keys and values in the cache. It adds theirs to the cache.
-func (g *Generator) attend(o *layers.Pass, a *layers.Attention, x *tensor, l *cache) (*tensor, error) {
-	q, k, v := a.Query(o, x)
-	g.append(o, l, q, k, v)
-	att := o.Get(a.Heads * a.HeadDim)
-	c := a.Options(o)
-	c.SeqK, c.Align = l.used, attention.BottomRight
-	o.Do(func() error { return g.seeSpans(&c, o.Batch.Rows) })
-	if k == nil { // queries lie within wider rows, keys and values do not any more
-		apart := attention.SequenceMajor(c)
-		c.K, c.V = apart.K, apart.V
-	}
-	o.Do(func() error {
-		n := l.used * a.KVHeads * a.HeadDim
-		return attention.Forward(att.View, snug.ViewOf([]float32(nil)), q.View, part(l.k, 0, n), part(l.v, 0, n), c)
-	})
-	o.Put(q, k, v)
-	z := a.Leave(o, x, att)
-	return z, o.Err
-}
-
-// append adds the rows of k and v to a cache. It first drops rows that no query will see, if the cache is full.
-func (g *Generator) append(o *layers.Pass, l *cache, q, k, v *tensor) {
-	rows, width := o.Batch.Rows, g.m.config.KVHeads*g.m.config.HeadDim
-	if l.used+rows > l.rows {
-		for _, from := range [...]snug.View{l.k, l.v} {
-			o.Do(func() error {
-				return snug.Copy(part(from, 0, l.keep*width), part(from, (l.used-l.keep)*width, l.keep*width))
-			})
-		}
-		l.used = l.keep
-	}
-	to := [...]snug.View{part(l.k, l.used*width, rows*width), part(l.v, l.used*width, rows*width)}
-	l.used += rows
-	if k != nil {
-		o.Do(func() error { return snug.Copy(to[0], k.View) })
-		o.Do(func() error { return snug.Copy(to[1], v.View) })
-		return
-	}
-	for i, at := range g.packed(rows) { // q, k and v are side by side
-		o.Do(func() error {
-			return fused.Embedding(to[i], q.View, at, part(q.View, 0, 0), nil, width)
-		})
-	}
-}
-
-// packed returns where the keys and the values of rows lie, in units of the width of keys.
-func (g *Generator) packed(rows int) [2][]int32 {
-	q := g.m.config.Heads / g.m.config.KVHeads // units of the queries
-	for i := len(g.gather[0]); i < rows; i++ {
-		k := int32((q+2)*i + q)
-		g.gather[0], g.gather[1] = append(g.gather[0], k), append(g.gather[1], k+1)
-	}
-	return [2][]int32{g.gather[0][:rows], g.gather[1][:rows]}
 }

@@ -33,19 +33,41 @@ func (m *Model) GenerateBytes(o GenerateOptions) (bytes int64, err error) {
 		}
 		most, input = max(most, input+s.Output+extra), s.Output
 	}
-	elem := int64(m.dtype.Size())
-	for _, window := range c.Windows {
-		rows, _ := o.cacheRows(window)
-		bytes += 2 * elem * int64(rows) * int64(c.KVHeads*c.HeadDim)
-	}
+	bytes = m.cacheBytes(o)
 	bytes += most + most/8 // the gaps between them, as batches of other lengths come
 	bytes += 4*int64(m.workspaceLen(o.Chunk)) + int64(len(m.ropes))*4*int64(c.HeadDim)*int64(2*o.Context+o.Chunk)
+	scratch := attention.Options{Batch: 1, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: o.Chunk, SeqK: o.Context, Dim: c.HeadDim}
+	return bytes + int64(runtime.GOMAXPROCS(0))*scratch.ScratchBytes(), nil
+}
+
+// CacheBytes returns what each further Generator of the model with these options takes, besides GenerateBytes of the one with the longest
+// Context and Chunk, in bytes: its cache, its tokens and its logits. It makes nothing. Errors are those of [Model.Generate].
+func (m *Model) CacheBytes(o GenerateOptions) (bytes int64, err error) {
+	defer fault.Named(&err, "transformer: CacheBytes")
+	if m == nil {
+		return 0, fmt.Errorf("the model is nil: %w", snug.ErrConfig)
+	}
+	if err := m.usable(); err != nil {
+		return 0, err
+	}
+	if o, err = m.checkGenerate(o); err != nil {
+		return 0, err
+	}
+	return m.cacheBytes(o) + 8*int64(o.Context), nil
+}
+
+// cacheBytes is CacheBytes without the tokens.
+func (m *Model) cacheBytes(o GenerateOptions) (bytes int64) {
+	c := &m.config
+	for _, window := range c.Windows {
+		rows, _ := o.cacheRows(window)
+		bytes += 2 * int64(m.dtype.Size()) * int64(rows) * int64(c.KVHeads*c.HeadDim)
+	}
 	bytes += 4 * int64(c.Vocab)
 	if o.Sampling.Temperature > 0 {
 		bytes += 12 * int64(c.Vocab)
 	}
-	scratch := attention.Options{Batch: 1, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: o.Chunk, SeqK: o.Context, Dim: c.HeadDim}
-	return bytes + int64(runtime.GOMAXPROCS(0))*scratch.ScratchBytes(), nil
+	return bytes
 }
 
 // StreamBytes returns the bytes of the largest matrix, and of all matrices, that Options.Stream leaves in the folder, 0 for others.

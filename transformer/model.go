@@ -57,6 +57,7 @@ type Model struct {
 	adapterNames layout                     // of the modules, as PEFT names them
 	vera         *qlora.VeRA                // what adapters of VeRA share, else nil
 	veraLayers   map[string]qlora.VeRALayer // loaded, by PEFT's names of modules
+	shared       map[string]bool            // parameters of the base that are those of Options.Share
 	saved        map[string]bool            // parameters of the base that train beside adapters
 	tables       tables                     // the embedding and the head of a folder of adapters
 	fresh        bool                       // New made the values, not Open
@@ -74,21 +75,22 @@ type Model struct {
 	fits   int // the rows of a batch that memory is reserved for
 	first  int // the first stage whose input needs a gradient
 
-	pass      *layers.Pass
-	holders   holders
-	added     []Embeddings     // of the running batch
-	turned    bool             // the backward pass of a batch has begun
-	input     tensor           // of the chain: nothing, since its first stage embeds the tokens
-	ropes     []*layers.Angles // of all layers, and of layers with a window if they have another one
-	loss      fused.CrossEntropy
-	lossOf    func(*tensor) (*tensor, error)
-	probsOf   func(*tensor) (*tensor, error)
-	distillOf func(*tensor) (*tensor, error)
-	distill   distilling // of BackpropDistill and Divergence
-	deriving  bool       // derive of BackpropLogProbs runs
-	host      []float32  // log-probabilities of a model on a device, and their derivatives
-	counted   counted
-	backward  call
+	pass       *layers.Pass
+	holders    holders
+	added      []Embeddings     // of the running batch
+	turned     bool             // the backward pass of a batch has begun
+	lastTokens []int32          // of ComputeNext
+	input      tensor           // of the chain: nothing, since its first stage embeds the tokens
+	ropes      []*layers.Angles // of all layers, and of layers with a window if they have another one
+	loss       fused.CrossEntropy
+	lossOf     func(*tensor) (*tensor, error)
+	probsOf    func(*tensor) (*tensor, error)
+	distillOf  func(*tensor) (*tensor, error)
+	distill    distilling // of BackpropDistill and Divergence
+	deriving   bool       // derive of BackpropLogProbs runs
+	host       []float32  // log-probabilities of a model on a device, and their derivatives
+	counted    counted
+	backward   call
 
 	balance layers.Balance
 
@@ -107,8 +109,8 @@ type Model struct {
 // without a gate), [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory].
 func New(config *Config, o Options) (_ *Model, err error) {
 	defer fault.Named(&err, "transformer: New")
-	if o.SaveOnly || o.Stream != 0 {
-		return nil, fmt.Errorf("the options SaveOnly and Stream are for Open: %w", snug.ErrConfig)
+	if o.SaveOnly || o.Stream != 0 || o.Share != nil {
+		return nil, fmt.Errorf("the options SaveOnly, Stream and Share are for Open: %w", snug.ErrConfig)
 	}
 	m, err := newModel(config, o, nil)
 	if err != nil {
@@ -194,6 +196,9 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 		m.stored, m.storedType = stored, config.Stored
 	}
 	m.dev = cmp.Or(m.dev, snug.CPU())
+	if err := m.checkShare(); err != nil {
+		return nil, err
+	}
 	if !m.dtype.IsFloat() {
 		return nil, fmt.Errorf("DType is %s, want f32, f16 or bf16: %w", m.dtype, snug.ErrDType)
 	}

@@ -113,4 +113,9 @@ type Options struct {
 	// Beside has parameters of another part of the whole model that train beside adapters, such as a projector, by their published
 	// names. SaveAdapter writes them as ModulesToSave, and Open reads those that AdapterDir has into their Values.
 	Beside []qlora.Module
+	// Share, unless nil, is an open model of the folder of Open without adapters. The new model uses the weights of Share that an
+	// AdapterDir leaves as they are, and holds only the others, so that several adapters of one model take the memory of one. Base, DType
+	// and Device are those of Share, or zero. Weights that are shared do not train. Only one of the models may compute at a time, and Share
+	// is closed last. Share may have Stream, which the new model then uses too, without an option of its own; it has no Pages.
+	Share *Model
 }

@@ -26,7 +26,11 @@ func (m *Model) makeParams() error {
 	for _, t := range list {
 		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t)}
 		paged := m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
-		left := m.leaves(t)
+		left, shared := m.leaves(t), m.sharedParam(t)
+		if shared != nil {
+			m.useShared(m.addParam(p), shared)
+			continue
+		}
 		if left {
 			p.Trains = false
 		}
@@ -93,7 +97,7 @@ func (m *Model) load(open func() (source, error)) (err error) {
 	var now, later []*Param
 	for i := range m.params {
 		p := &m.params[i]
-		if m.adapted(p) || m.tables.files[p.Name] != "" || m.stays(p) {
+		if m.adapted(p) || m.shared[p.Name] || m.tables.files[p.Name] != "" || m.stays(p) {
 			continue
 		}
 		if _, joined := m.config.slot(p.Name); joined || q.wants(p) || p.Pages != nil {

@@ -1,0 +1,111 @@
+package transformer
+
+import (
+	"context"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/attention"
+	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/meter"
+)
+
+// This file has the layers of a pass of generation, in which each text sees the keys and values of its own cache.
+
+// attendAll returns the output of the last layer for the batch, in which each text of the list has so many rows, one after the other.
+// The rows that follow are of no text.
+func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*tensor, error) {
+	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
+	for i := range m.config.Windows {
+		z, err := attend(m.begins(ctx, 2*i, meter.Forward), m.stages[2*i].half.(*layers.Attention), x, i, list, rows)
+		if err != nil {
+			return nil, err
+		}
+		m.pass.Put(x)
+		if x, err = m.stages[2*i+1].Forward(ctx, z); err != nil {
+			return nil, err
+		}
+		m.pass.Put(z)
+	}
+	return x, nil
+}
+
+// attend is Forward of the attention of a layer for tokens that also see the keys and values in the cache of their text. It adds
+// theirs to the cache.
+func attend(o *layers.Pass, a *layers.Attention, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
+	q, k, v := a.Query(o, x)
+	att := o.Get(a.Heads * a.HeadDim)
+	b := o.Batch
+	for i, g := range list {
+		of := func(t *tensor) (some snug.View) {
+			if t == nil || t.View.Len() == 0 {
+				return some
+			}
+			n := t.View.Len() / b.Rows * rows
+			return part(t.View, i*n, n)
+		}
+		o.Batch.Rows, o.Batch.Sequences, o.Batch.Longest = rows, 1, len(g.tokens)
+		g.see(o, a, &g.layers[layer], of(att), of(q), of(k), of(v))
+	}
+	o.Batch = b
+	for i := len(list) * rows; i < b.Rows; i++ {
+		o.Do(func() error {
+			n := a.Heads * a.HeadDim
+			return snug.Copy(part(att.View, i*n, n), part(att.View, 0, n))
+		})
+	}
+	o.Put(q, k, v)
+	z := a.Leave(o, x, att)
+	return z, o.Err
+}
+
+// see computes the attention of the rows of a text. Without a k the rows of q have q, k and v side by side.
+func (g *Generator) see(o *layers.Pass, a *layers.Attention, l *cache, att, q, k, v snug.View) {
+	g.append(o, l, q, k, v)
+	c := a.Options(o)
+	c.SeqK, c.Align = l.used, attention.BottomRight
+	o.Do(func() error { return g.seeSpans(&c, o.Batch.Rows) })
+	if k.Len() == 0 { // queries lie within wider rows, keys and values do not any more
+		apart := attention.SequenceMajor(c)
+		c.K, c.V = apart.K, apart.V
+	}
+	o.Do(func() error {
+		n := l.used * a.KVHeads * a.HeadDim
+		return attention.Forward(att, snug.ViewOf([]float32(nil)), q, part(l.k, 0, n), part(l.v, 0, n), c)
+	})
+}
+
+// append adds the rows of k and v to a cache. It first drops rows that no query will see, if the cache is full.
+func (g *Generator) append(o *layers.Pass, l *cache, q, k, v snug.View) {
+	rows, width := o.Batch.Rows, g.m.config.KVHeads*g.m.config.HeadDim
+	if l.used+rows > l.rows {
+		for _, from := range [...]snug.View{l.k, l.v} {
+			o.Do(func() error {
+				return snug.Copy(part(from, 0, l.keep*width), part(from, (l.used-l.keep)*width, l.keep*width))
+			})
+		}
+		l.used = l.keep
+	}
+	to := [...]snug.View{part(l.k, l.used*width, rows*width), part(l.v, l.used*width, rows*width)}
+	l.used += rows
+	if k.Len() > 0 {
+		o.Do(func() error { return snug.Copy(to[0], k) })
+		o.Do(func() error { return snug.Copy(to[1], v) })
+		return
+	}
+	for i, at := range g.packed(rows) { // q, k and v are side by side
+		o.Do(func() error {
+			return fused.Embedding(to[i], q, at, part(q, 0, 0), nil, width)
+		})
+	}
+}
+
+// packed returns where the keys and the values of rows lie, in units of the width of keys.
+func (g *Generator) packed(rows int) [2][]int32 {
+	q := g.m.config.Heads / g.m.config.KVHeads // units of the queries
+	for i := len(g.gather[0]); i < rows; i++ {
+		k := int32((q+2)*i + q)
+		g.gather[0], g.gather[1] = append(g.gather[0], k), append(g.gather[1], k+1)
+	}
+	return [2][]int32{g.gather[0][:rows], g.gather[1][:rows]}
+}
