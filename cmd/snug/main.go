@@ -6,6 +6,7 @@
 //	snug tune -model Qwen3-0.6B -data chats.jsonl -memory 4GiB -o tuned
 //	                                           fine-tune a published model within that memory
 //	snug generate -model DIR -prompt TEXT      continue a text with a model
+//	snug serve -model DIR                      answer requests in OpenAI's protocol
 //	snug merge -model DIR -adapter DIR -o DIR  merge an adapter into its model
 //	snug export -model DIR -gguf FILE.gguf     write a model as a file of llama.cpp and Ollama
 //	snug devices                               the devices of this machine, and the presets of plan
@@ -163,7 +164,7 @@ func dispatch(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 
 // commands are all commands of the program, in the order of help.
 func commands() []*command {
-	return []*command{planCommand(), tuneCommand(), generateCommand(), mergeCommand(), exportCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
+	return []*command{planCommand(), tuneCommand(), generateCommand(), serveCommand(), mergeCommand(), exportCommand(), devicesCommand(), inspectCommand(), verifyCommand(), versionCommand(), completionCommand()}
 }
 
 func commandNames() []string { return namesOf(commands(), func(c *command) string { return c.name }) }

@@ -1,0 +1,303 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/snug-ml/snug/transformer"
+)
+
+// job is a request that is computed.
+type job struct {
+	ctx      context.Context // of the client
+	stop     func()          // ends ctx
+	model    *served
+	prompt   []int32
+	most     int // tokens of the answer
+	sampling transformer.Sampling
+	repeats  bool // the same request gets the same answer, whatever else is computed
+	top      int  // most likely tokens that are reported beside each token; below 0: no probabilities
+	bytes    int64
+
+	g    *transformer.Generator // once it runs
+	fed  int                    // tokens of the prompt that the generator has
+	said int                    // tokens of the answer
+
+	mu    sync.Mutex
+	news  []event
+	ended bool
+	fault *failure
+	ready chan struct{} // has an element when there is news
+}
+
+// event is a token of an answer.
+type event struct {
+	token int32
+	end   bool // the token ends the answer, and is no part of its text
+	odds  []likely
+}
+
+// likely is a token with its log-probability. The first of a list is the one that was chosen.
+type likely struct {
+	token   int32
+	logprob float64
+}
+
+// tell adds to what the client is told.
+func (j *job) tell(e []event, ended bool, fault *failure) {
+	j.mu.Lock()
+	if !j.ended {
+		j.news, j.ended, j.fault = append(j.news, e...), ended, fault
+	}
+	j.mu.Unlock()
+	select {
+	case j.ready <- struct{}{}:
+	default:
+	}
+}
+
+// next waits for news, and returns them, and whether these are the last.
+func (j *job) next() (news []event, ended bool, fault *failure, err error) {
+	for {
+		j.mu.Lock()
+		news, ended, fault = j.news, j.ended, j.fault
+		j.news = nil
+		j.mu.Unlock()
+		if len(news) > 0 || ended {
+			return news, ended, fault, nil
+		}
+		select {
+		case <-j.ready:
+		case <-j.ctx.Done():
+			return nil, false, nil, j.ctx.Err()
+		}
+	}
+}
+
+// batch are the requests that are computed and those that wait.
+type batch struct {
+	o       Options
+	wake    chan struct{}
+	running []*job // of the goroutine of run
+	held    int64  // bytes of the running
+
+	mu      sync.Mutex
+	queue   []*job
+	places  int // of running that are free
+	closing bool
+}
+
+func newBatch(o Options) *batch {
+	return &batch{o: o, wake: make(chan struct{}, 1), places: o.Rows}
+}
+
+var (
+	errFull    = &failure{status: http.StatusTooManyRequests, message: "too many requests wait: try again later", code: "rate_limit_exceeded"}
+	errClosing = &failure{status: http.StatusServiceUnavailable, message: "the server ends"}
+)
+
+// submit puts a job into the queue.
+func (b *batch) submit(j *job) *failure {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closing:
+		return errClosing
+	case len(b.queue) >= b.o.Queue+b.places:
+		return errFull
+	}
+	b.queue = append(b.queue, j)
+	b.ring()
+	return nil
+}
+
+// leave takes a job out of the queue whose client has gone away. One that runs ends before the next token.
+func (b *batch) leave(j *job) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.queue = slices.DeleteFunc(b.queue, func(q *job) bool { return q == j })
+	b.ring()
+}
+
+// ring wakes run.
+func (b *batch) ring() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain refuses jobs from now on, and those that wait.
+func (b *batch) drain() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closing = true
+	for _, j := range b.queue {
+		j.tell(nil, true, errClosing)
+	}
+	b.queue = nil
+	b.ring()
+}
+
+// run computes until ctx is done, or until nothing runs after drain.
+func (b *batch) run(ctx context.Context) error {
+	defer func() {
+		b.drain()
+		for len(b.running) > 0 {
+			b.end(b.running[0], errClosing)
+		}
+	}()
+	for ctx.Err() == nil {
+		b.dropGone()
+		b.admit()
+		if len(b.running) > 0 {
+			b.step(ctx)
+			continue
+		}
+		b.mu.Lock()
+		closing := b.closing
+		b.mu.Unlock()
+		if closing {
+			return nil
+		}
+		select {
+		case <-b.wake:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
+}
+
+// dropGone ends jobs whose clients have gone away.
+func (b *batch) dropGone() {
+	for _, j := range slices.Clone(b.running) {
+		if j.ctx.Err() != nil {
+			b.end(j, nil)
+		}
+	}
+}
+
+// admit starts jobs in the order in which they came, as long as there is memory.
+func (b *batch) admit() {
+	for {
+		b.mu.Lock()
+		if len(b.queue) == 0 || b.places == 0 || b.o.Memory > 0 && b.held+b.queue[0].bytes > b.o.Memory {
+			b.mu.Unlock()
+			return
+		}
+		j := b.queue[0]
+		b.queue = slices.Delete(b.queue, 0, 1)
+		b.places--
+		b.mu.Unlock()
+		b.held += j.bytes
+		b.running = append(b.running, j)
+		o := CacheOptions(len(j.prompt) + j.most)
+		o.Sampling = j.sampling
+		var err error
+		if j.g, err = j.model.Model.Model.Generate(o); err != nil {
+			b.end(j, failed(err))
+		}
+	}
+}
+
+// end takes a job out of the batch, with a failure unless it is nil.
+func (b *batch) end(j *job, fault *failure) {
+	err := j.g.Close()
+	if err != nil && fault == nil {
+		fault = failed(err)
+	}
+	j.g = nil
+	b.held -= j.bytes
+	b.running = slices.DeleteFunc(b.running, func(r *job) bool { return r == j })
+	b.mu.Lock()
+	b.places++
+	b.mu.Unlock()
+	j.tell(nil, true, fault)
+}
+
+// failed is the failure of a request that could not be computed.
+func failed(err error) *failure {
+	return &failure{status: http.StatusInternalServerError, message: err.Error()}
+}
+
+// step computes a part of one prompt, and the next token of each answer.
+func (b *batch) step(ctx context.Context) {
+	for _, j := range b.running {
+		if j.fed < len(j.prompt) {
+			b.feed(ctx, j)
+			break
+		}
+	}
+	var models []*served
+	answers := map[*served][]*job{}
+	for _, j := range b.running {
+		if j.fed == len(j.prompt) {
+			if answers[j.model] == nil {
+				models = append(models, j.model)
+			}
+			answers[j.model] = append(answers[j.model], j)
+		}
+	}
+	for _, m := range models {
+		b.answer(ctx, m, answers[m])
+	}
+}
+
+// feed gives a generator more of its prompt. The passes are those of the whole prompt at once.
+func (b *batch) feed(ctx context.Context, j *job) {
+	n := min(chunk, len(j.prompt)+j.most)
+	if j.fed == 0 {
+		n++ // the last token waits for Next
+	}
+	n = min(n, len(j.prompt)-j.fed)
+	if err := j.g.Prompt(ctx, j.prompt[j.fed:j.fed+n]); err != nil {
+		b.fail(ctx, j, err)
+		return
+	}
+	j.fed += n
+}
+
+// answer computes the next token of the jobs of a model.
+func (b *batch) answer(ctx context.Context, m *served, jobs []*job) {
+	rows := 0
+	list := make([]*transformer.Generator, len(jobs))
+	for i, j := range jobs {
+		if list[i] = j.g; j.repeats {
+			rows = b.o.Rows
+		}
+	}
+	if err := m.Model.Model.ComputeNext(ctx, list, rows); err != nil {
+		for _, j := range jobs {
+			b.fail(ctx, j, err)
+		}
+		return
+	}
+	for _, j := range jobs {
+		token, err := j.g.Next(ctx)
+		if err != nil {
+			b.fail(ctx, j, err)
+			continue
+		}
+		j.said++
+		e := event{token: token, end: slices.Contains(m.Ends, token)}
+		if j.top >= 0 {
+			e.odds = mostLikely(j.g.Logits(), token, j.top)
+		}
+		j.tell([]event{e}, false, nil)
+		if e.end || j.said == j.most {
+			b.end(j, nil)
+		}
+	}
+}
+
+// fail ends a job by an error.
+func (b *batch) fail(ctx context.Context, j *job, err error) {
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		b.end(j, errClosing)
+		return
+	}
+	b.end(j, failed(err))
+}
