@@ -125,6 +125,9 @@
 //		fmt.Print(stream.Next(token)) // a tokenizer's Stream
 //	}
 //
+// [Model.ComputeNext] computes the next token of several Generators in one pass. Options.Share lets several adapters of a model
+// share its weights.
+//
 // The cache holds 2·Context·KVHeads·HeadDim elements for each layer, and fewer for a layer with a window. Greedy
 // decoding chooses the same tokens as transformers; testdata has 21 tokens for each family.
 //

@@ -135,3 +135,40 @@ func TestComputeNextRefuses(t *testing.T) {
 	require.NoError(t, m.ComputeNext(t.Context(), []*Generator{good}, 0)) // which is computed
 	require.Equal(t, 2, good.done)
 }
+
+// TestComputeNextOnDevices: on every device the logits of several texts, one with spans, are those of a
+// batch of each.
+//
+//check:in emulated
+func TestComputeNextOnDevices(t *testing.T) {
+	kerneltest.Each(t, func(t *testing.T, p kerneltest.Backend) {
+		for name, c := range map[string]*Config{"axes": tinyAxes(), "gemma": tinyGemma(), "gpt2": tinyGPT2(GELUTanh)} {
+			m := newTiny(t, c, Options{Seed: 3, Device: p.Dev})
+			var list []*Generator
+			var texts []Batch
+			for i := range 3 {
+				g, b := newGenerator(t, m, GenerateOptions{Context: 16, Chunk: 5}), someBatch(uint64(7+i), 11, 1, 6+i)
+				b.Labels, b.Weights = nil, nil
+				if i == 1 {
+					b.Spans = [][2]int{{1, 5}}
+					require.NoError(t, g.PromptBatch(t.Context(), b))
+				} else {
+					require.NoError(t, g.Prompt(t.Context(), b.Tokens))
+				}
+				list, texts = append(list, g), append(texts, b)
+			}
+			for step := range 4 {
+				require.NoError(t, m.ComputeNext(t.Context(), list, 2*step))
+				for i, g := range list {
+					want := make([]float32, c.Vocab)
+					require.NoError(t, m.Logits(t.Context(), want, texts[i], nil))
+					token, err := g.Next(t.Context())
+					require.NoError(t, err)
+					difference, largest := apart(g.Logits(), want)
+					require.LessOrEqual(t, difference, 1e-4*largest, "%s, text %d, step %d", name, i, step)
+					texts[i].Tokens = append(texts[i].Tokens, token)
+				}
+			}
+		}
+	})
+}
