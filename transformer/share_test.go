@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,6 +16,7 @@ func saveAdapters(t *testing.T) (dir string, adapters []string) {
 	t.Helper()
 	c := published()
 	c.Vocab, c.Dim, c.HeadDim, c.Rope.Dim, c.Hidden, c.ScoreScale = 40, 64, 16, 16, 64, 0.25
+	c.OutBias, c.QKVBias = false, false // which GGUF files of the family do not have
 	m, err := New(c, Options{Seed: 1})
 	require.NoError(t, err)
 	dir = t.TempDir()
@@ -72,6 +74,30 @@ func TestShare(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Adapters of a GGUF file share its blocks.
+func TestShareGGUF(t *testing.T) {
+	dir, adapters := saveAdapters(t)
+	m, err := Open(dir, Options{})
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "model.gguf")
+	require.NoError(t, m.SaveGGUF(file, GGUFOptions{Type: "q8_0"}))
+	base, err := Open(file, Options{})
+	require.NoError(t, err)
+	tokens := []int32{1, 5, 3}
+	for _, adapter := range adapters {
+		var have [2][]float32
+		for i, o := range []Options{{AdapterDir: adapter}, {AdapterDir: adapter, Share: base}} {
+			a, err := Open(file, o)
+			require.NoError(t, err)
+			have[i] = make([]float32, a.Config().Vocab)
+			require.NoError(t, a.Logits(t.Context(), have[i], Batch{Tokens: tokens}, nil))
+			require.NoError(t, a.Close())
+		}
+		require.Equal(t, have[0], have[1])
+	}
+	require.NoError(t, base.Close())
 }
 
 func TestShareRefuses(t *testing.T) {

@@ -62,7 +62,7 @@ type namedAdapter struct{ name, dir string }
 func (f *serveFlags) table() flagTable {
 	f.address = "127.0.0.1:8080"
 	return flagTable{
-		modelFlag(&f.dir, "folder of the model, as Hugging Face publishes it, with its tokenizer"),
+		modelFlag(&f.dir, "the model: a folder as Hugging Face publishes it, with its tokenizer, or a GGUF file"),
 		adaptersFlag(&f.adapters),
 		textFlag("addr", "HOST:PORT", &f.address, "where it listens; default 127.0.0.1:8080, this machine alone. Other hosts want -token-file; port 0 is a free one"),
 		fileFlag("token-file", "FILE", &f.tokenFile, "file of a line that clients must send as their API key (Authorization: Bearer)"),
@@ -97,7 +97,7 @@ func adaptersFlag(to *[]namedAdapter) *flagRow {
 
 func (f *serveFlags) check() error {
 	if f.dir == "" {
-		return usagef("serve: want -model: a folder as Hugging Face publishes it")
+		return usagef("serve: want -model: a folder as Hugging Face publishes it, or a GGUF file")
 	}
 	names := map[string]bool{f.name(): true}
 	for _, a := range f.adapters {
@@ -131,10 +131,11 @@ func (f *serveFlags) check() error {
 
 // name returns what requests call the model.
 func (f *serveFlags) name() string {
-	if whole, err := filepath.Abs(f.dir); err == nil {
-		return filepath.Base(whole)
+	name := f.dir
+	if whole, err := filepath.Abs(name); err == nil {
+		name = whole
 	}
-	return filepath.Base(f.dir)
+	return strings.TrimSuffix(filepath.Base(name), ".gguf")
 }
 
 // isLoopback reports whether an address is of this machine alone.

@@ -113,6 +113,20 @@ func TestServe(t *testing.T) {
 	}
 }
 
+// A GGUF file is served by its name without the extension, also within a limit, and says what snug generate says with it.
+func TestServeGGUF(t *testing.T) {
+	model, file := publishBytes(t, turnsChat), filepath.Join(t.TempDir(), "small.gguf")
+	status, _, errs := snugged("export", "-model", model, "-gguf", file)
+	require.Zero(t, status, errs)
+	status, want, errs := snugged("generate", "-model", file, "-prompt", "ab", "-tokens", "8")
+	require.Zero(t, status, errs)
+	for _, more := range [][]string{{}, {"-memory", "200MiB"}} {
+		s := startServe(t, append([]string{"-model", file, "-context", "64"}, more...)...)
+		require.Equal(t, strings.TrimSuffix(want, "\n"), s.say(t, "small", "ab"), more)
+		s.end(t)
+	}
+}
+
 // A signal lets an answer under way end.
 func TestServeEnds(t *testing.T) {
 	model := publish(t)
