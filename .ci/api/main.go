@@ -1,7 +1,7 @@
-// Api keeps the list of everything that the module exports, .ci/api.txt.
+// Api keeps the list of everything that the module exports, .ci/api/testdata/api.txt.
 //
 //	go run ./.ci/api          writes the list
-//	go run ./.ci/api -check   fails if .ci/api.txt differs from what the source exports
+//	go run ./.ci/api -check   fails if .ci/api/testdata/api.txt differs from what the source exports
 //	go run ./.ci/api -since F fails if a line of F, the list of a release, is gone, unless CHANGELOG.md
 //	                          names it among what is unreleased
 //
@@ -31,7 +31,7 @@ import (
 
 const (
 	module = "github.com/snug-ml/snug"
-	list   = ".ci/api.txt"
+	list   = ".ci/api/testdata/api.txt"
 )
 
 func main() {

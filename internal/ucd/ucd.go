@@ -5,27 +5,28 @@
 //	digits, ok := ucd.Class("peer:numeric")
 //	text = ucd.NFC.String(text)
 //
-// make.py wrote tables.gz by questions to the library itself. The tables are unpacked at
+// make.py wrote tables.lzma by questions to the library itself. The tables are unpacked at
 // first use.
 package ucd
 
 import (
 	"bytes"
-	"compress/gzip"
 	_ "embed"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/ulikunitz/xz/lzma"
 )
 
-//go:embed tables.gz
+//go:embed tables.lzma
 var packed []byte
 
-// tables are the lines of tables.gz by their names.
+// tables are the lines of tables.lzma by their names.
 var tables = sync.OnceValue(func() map[string]string {
-	z, err := gzip.NewReader(bytes.NewReader(packed))
+	z, err := lzma.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		panic(err) // the file is part of the program
 	}
