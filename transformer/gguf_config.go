@@ -101,7 +101,11 @@ func (r *ggufReader) take(field, key string) bool {
 		r.fail(r.arch+"."+key, "%v, want a finite number", x)
 		return false
 	}
-	r.fields[field] = json.Number(strconv.FormatFloat(x, 'g', -1, 64))
+	format := byte('g')
+	if x == math.Trunc(x) && math.Abs(x) < 1<<53 { // a count is written as one
+		format = 'f'
+	}
+	r.fields[field] = json.Number(strconv.FormatFloat(x, format, -1, 64))
 	return true
 }
 
@@ -232,6 +236,14 @@ func (r *ggufReader) common(f *family) {
 	} {
 		r.take(field, key)
 	}
+	for _, field := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
+		if r.fields[field] == json.Number("0") { // no cap
+			r.fields[field] = nil
+		}
+	}
+	if v, _ := r.file.Value(r.arch + ".attention.causal"); v == false {
+		r.fail(r.arch+".attention.causal", "false, and tokens see those before them alone")
+	}
 	r.fields["norm_topk_prob"] = f.gguf.normalizedExperts
 	types := map[gguf.Type]string{gguf.F32: "float32", gguf.F16: "float16"}
 	matrix := r.tensors["blk.0.ffn_up.weight"]
@@ -245,7 +257,14 @@ func (r *ggufReader) rope() {
 	if !r.take("rope_theta", "rope.freq_base") && r.has("blk.0.attn_q.weight") {
 		r.fields["rope_theta"] = 10_000 // what llama.cpp takes then
 	}
-	kind, _ := r.file.Value(r.arch + ".rope.scaling.type")
+	kind, said := r.file.Value(r.arch + ".rope.scaling.type")
+	factor, _ := r.number("rope.scaling.factor")
+	if !said && factor != 0 && factor != 1 { // as llama.cpp takes it
+		kind = "linear"
+	}
+	if x, found := r.number("rope.scaling.attn_factor"); found && x != 1 && kind != "yarn" {
+		r.fail(r.arch+".rope.scaling.attn_factor", "%v, and the rope is not one of yarn", x)
+	}
 	scale := map[string]any{"rope_type": kind}
 	own := *r
 	own.fields = scale
@@ -257,6 +276,10 @@ func (r *ggufReader) rope() {
 		r.llama3()
 		return
 	case kind == nil || kind == "none":
+		scale["rope_type"], scale["rope_theta"] = "default", r.fields["rope_theta"]
+		if r.fields["rope_theta"] != nil { // else there are learned positions
+			r.fields["rope_parameters"] = scale
+		}
 		return
 	case kind == "linear":
 		own.take("factor", "rope.scaling.factor")
@@ -265,13 +288,12 @@ func (r *ggufReader) rope() {
 		own.take("original_max_position_embeddings", "rope.scaling.original_context_length")
 		own.take("beta_fast", "rope.scaling.yarn_beta_fast")
 		own.take("beta_slow", "rope.scaling.yarn_beta_slow")
-		factor, _ := r.number("rope.scaling.factor")
 		if x, found := r.number("rope.scaling.attn_factor"); found && factor > 0 {
 			scale["attention_factor"] = x * (0.1*math.Log(factor) + 1)
 		}
 		scale["truncate"] = !r.form.untruncated
 	default:
-		r.fail(r.arch+".rope.scaling.type", "%.40v, want none, linear or yarn", kind)
+		r.fail(r.arch+".rope.scaling.type", "%s, want none, linear or yarn", shortValue(kind))
 	}
 	if r.err == nil {
 		r.err = own.err
@@ -439,7 +461,7 @@ func (c *Config) comparePattern(r *ggufReader) error {
 	if x, is := ggufNumber(v); is && x == float64(r.form.period) {
 		return nil
 	}
-	return fmt.Errorf("%s is %.60v, and the layers with a window are %v: %w", key, v, slides, snug.ErrConfig)
+	return fmt.Errorf("%s is %s, and the layers with a window are others: %w", key, shortValue(v), snug.ErrConfig)
 }
 
 // compareMetadata returns an error unless the numbers of the architecture in a file are those that the model has, so that nothing in it
@@ -458,13 +480,27 @@ func (r *ggufReader) compareMetadata(want []gguf.Pair) error {
 		case !own || r.form.unread(key):
 		case known && number && math.Abs(x-y) <= 1e-6*max(math.Abs(x), math.Abs(y)), known && p.Value == value:
 		case known:
-			return fmt.Errorf("%s is %.40v, and the model that the other numbers describe has %v: %w", p.Key, p.Value, value, snug.ErrConfig)
+			return fmt.Errorf("%s is %s, and the model that the other numbers describe has %v: %w", p.Key, shortValue(p.Value), value, snug.ErrConfig)
 		case number && x == 0, p.Value == false, p.Value == "none": // which switch something off
 		default:
-			return fmt.Errorf("%s is %.40v, which is not known: %w", p.Key, p.Value, snug.ErrConfig)
+			return fmt.Errorf("%s is %s, which is not known: %w", p.Key, shortValue(p.Value), snug.ErrConfig)
+		}
+	}
+	for key := range said {
+		if _, found := r.file.Value(key); !found && strings.HasSuffix(key, "_epsilon") {
+			return fmt.Errorf("%s: the file does not say it: %w", key, snug.ErrConfig)
 		}
 	}
 	return nil
+}
+
+// shortValue returns the text of a value of metadata, or its beginning.
+func shortValue(v any) string {
+	text := fmt.Sprint(v)
+	if len(text) > 60 {
+		text = strings.ToValidUTF8(text[:60], "") + "…"
+	}
+	return strconv.QuoteToGraphic(text)[1 : len(strconv.QuoteToGraphic(text))-1]
 }
 
 // unread reports whether a key does not change what llama.cpp computes, or is compared elsewhere.

@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -75,6 +76,20 @@ type ggufSource struct {
 	values, turned []float32 // of a piece
 }
 
+// held returns about the bytes of a file that is open: its metadata, with what was read to make them until it is collected, and pieces.
+func (s *ggufSource) held() int64 {
+	const text, copies = 32, 4
+	bytes := int64(0)
+	for _, p := range s.file.Metadata() {
+		if list, is := p.Value.([]string); is {
+			for _, one := range list {
+				bytes += text + int64(len(one))
+			}
+		}
+	}
+	return copies*bytes + 2*4*int64(readPiece)
+}
+
 // described returns the description of a file with the tensors of this one, of which some parameters are changed, and with its
 // metadata but for those of own.
 func (s *ggufSource) described(own []gguf.Pair, changed func(param string) bool) *GGUF {
@@ -111,16 +126,37 @@ func (s *ggufSource) copy(w *gguf.Writer, t gguf.Tensor, lo, n int) error {
 	if err != nil {
 		return err
 	}
+	elements, block := t.Type.Block()
 	for left > 0 {
-		size := min(left, copyPiece)
+		size := min(left, int64(max(1, copyPiece/block)*block))
 		s.bytes = slices.Grow(s.bytes[:0], int(size))[:size]
 		if err := s.file.ReadAt(t.Name, s.bytes, offset); err != nil {
 			return err
+		}
+		if err := finiteBlocks(t.Type, s.bytes, elements, block); err != nil {
+			return fmt.Errorf("%s: %w", t.Name, err)
 		}
 		if err := w.Write(t.Name, s.bytes); err != nil {
 			return err
 		}
 		offset, left = offset+size, left-size
+	}
+	return nil
+}
+
+// finiteBlocks returns an error for elements that are not finite, or scales of blocks.
+func finiteBlocks(t gguf.Type, b []byte, elements, size int) error {
+	switch {
+	case elements > 1:
+		_, err := qlora.NewBlocks(t, []int{len(b) / size * elements}, b)
+		return err
+	case t != gguf.F32:
+		return finiteGGUF(t, b)
+	}
+	for i := 3; i < len(b); i += 4 {
+		if b[i]&0x7f == 0x7f && b[i-1]&0x80 != 0 {
+			return fmt.Errorf("element %d of a part is not finite: %w", i/4, snug.ErrNonFinite)
+		}
 	}
 	return nil
 }
@@ -217,7 +253,7 @@ func (s *ggufSource) decode(at *ggufPlace, lo, n int) error {
 	items := cpu.Chunks(n, ggufItem)
 	d := decoding{kind: t, dst: s.values, src: s.bytes, size: int(item), add: at.part.add, errors: make([]error, items)}
 	decodeTask.Run(items, d)
-	return errors.Join(d.errors...)
+	return cmp.Or(d.errors...) // one says enough
 }
 
 // decoding is the decoding of rows by several workers.

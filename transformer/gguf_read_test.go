@@ -209,6 +209,12 @@ func TestGGUFRefuses(t *testing.T) {
 		"half a rope":          {"llama", "llama.rope.dimension_count", uint32(2), "elements of a head"},
 		"a key of another":     {"llama", "llama.attention.scale", float32(3), "not known"},
 		"a scaled rope":        {"llama", "llama.rope.scaling.type", "longrope", "none, linear or yarn"},
+		"no epsilon":           {"llama", "llama.attention.layer_norm_rms_epsilon", nil, "does not say it"},
+		"no other epsilon":     {"gpt2", "gpt2.attention.layer_norm_epsilon", nil, "does not say it"},
+		"both directions":      {"llama", "llama.attention.causal", false, "those before them alone"},
+		"a factor of scores":   {"llama", "llama.rope.scaling.attn_factor", float32(2), "not one of yarn"},
+		"a long value":         {"llama", "llama.attention.scale", uint32(7), "llama.attention.scale is 7, which"},
+		"two ropes":            {"llama_llama3", "llama.rope.scaling.factor", float32(4), "want one of them"},
 		"another pattern":      {"gemma3", "gemma3.attention.sliding_window_pattern", uint32(2), "layers with a window"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,6 +230,37 @@ func TestGGUFRefuses(t *testing.T) {
 			require.ErrorContains(t, err, test.text)
 			require.Less(t, len(err.Error()), 700)
 			require.Equal(t, 1, strings.Count(err.Error(), path), err)
+		})
+	}
+}
+
+// TestGGUFRopes has ropes as llama.cpp takes them from the keys that are there.
+func TestGGUFRopes(t *testing.T) {
+	for name, test := range map[string]struct {
+		of   string
+		set  map[string]any
+		want Rope
+	}{
+		"a factor alone":    {"llama", map[string]any{"rope.scaling.factor": float32(4)}, Rope{Kind: RopeLinear, Theta: 10000, Dim: 8, Factor: 4}},
+		"none":              {"llama", map[string]any{"rope.scaling.factor": float32(4), "rope.scaling.type": "none"}, Rope{Kind: RopeDefault, Theta: 10000, Dim: 8}},
+		"no base":           {"llama", map[string]any{"rope.freq_base": nil}, Rope{Kind: RopeDefault, Theta: 10000, Dim: 8}},
+		"gpt-oss with none": {"gpt_oss", map[string]any{"rope.scaling.type": "none"}, Rope{Kind: RopeDefault, Theta: 150000, Dim: 16}},
+		"gpt-oss without": {"gpt_oss", map[string]any{"rope.scaling.type": nil, "rope.scaling.factor": nil, "rope.scaling.original_context_length": nil,
+			"rope.scaling.yarn_beta_fast": nil, "rope.scaling.yarn_beta_slow": nil}, Rope{Kind: RopeDefault, Theta: 150000, Dim: 16}},
+		"a million positions": {"gpt_oss", map[string]any{"rope.scaling.original_context_length": uint32(1 << 20)},
+			Rope{Kind: RopeYarn, Theta: 150000, Dim: 16, Factor: 4, OriginalPositions: 1 << 20, BetaFast: 32, BetaSlow: 1, NoTruncate: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, c := goldenFolder(t, ggufGoldens(t)[test.of].Config)
+			path := rewrite(t, ggufFile(t, dir, "f32"), func(pairs []gguf.Pair, tensors []gguf.Tensor) ([]gguf.Pair, []gguf.Tensor) {
+				for key, value := range test.set {
+					pairs = set(pairs, c.family().gguf.arch+"."+key, value)
+				}
+				return pairs, tensors
+			})
+			have, err := ReadConfig(path)
+			require.NoError(t, err)
+			require.Equal(t, test.want, have.Rope)
 		})
 	}
 }
@@ -255,6 +292,24 @@ func TestGGUFDamage(t *testing.T) {
 	require.NoError(t, os.WriteFile(path, text[:len(text)-64], 0o666))
 	_, err = Open(path, Options{})
 	require.ErrorIs(t, err, snug.ErrCorrupt)
+
+	again := filepath.Join(t.TempDir(), "again.gguf")
+	for name, kind := range map[string]string{"an element": "f32", "a scale": "q8_0", "an element of 16 bits": "bf16"} {
+		blocks := ggufFile(t, dir, kind)
+		text, err := os.ReadFile(blocks)
+		require.NoError(t, err)
+		f, err := gguf.Open(blocks)
+		require.NoError(t, err)
+		last := f.Tensors()[len(f.Tensors())-1]
+		n, err := last.Bytes()
+		require.NoError(t, errors.Join(err, f.Close()))
+		for i := range 4 {
+			text[len(text)-int(n)+i] = 0xff
+		}
+		require.NoError(t, os.WriteFile(blocks, text, 0o666))
+		require.Error(t, saveFolder(blocks, again, GGUFOptions{}), name)
+		require.NoFileExists(t, again)
+	}
 
 	nan := binary.LittleEndian.AppendUint32(nil, math.Float32bits(float32(math.NaN())))
 	require.NoError(t, os.WriteFile(path, bytes.Join([][]byte{text[:len(text)-64], bytes.Repeat(nan, 16)}, nil), 0o666))

@@ -90,8 +90,11 @@ var ggufPiece = 1 << 22
 
 // sourceGGUF returns the file of llama.cpp's in which the matrices of the model are, nil if there is none.
 func (m *Model) sourceGGUF() *ggufSource {
-	if m.folder == nil || m.folder.before != nil {
+	switch {
+	case m.folder == nil:
 		return nil
+	case m.folder.before != nil:
+		return m.folder.before.sourceGGUF()
 	}
 	s, _ := m.folder.from.(*ggufSource)
 	return s
@@ -101,6 +104,9 @@ func (m *Model) sourceGGUF() *ggufSource {
 func (m *Model) changed(param string) bool {
 	p := m.index[param]
 	l := m.matrices[p]
+	if m.folder != nil && m.folder.before != nil && m.folder.before.changed(param) {
+		return true
+	}
 	return p == nil || l != nil && l.Adapter != nil || m.saved[p.Name] || m.tables.has(p.Name)
 }
 

@@ -37,6 +37,9 @@ func (m *Model) heldToSave() (bytes int64) {
 	bytes = m.weightBytes + m.Memory().Workspace
 	if m.folder != nil {
 		bytes -= m.folder.held() // which workToSave counts
+		if s, is := m.folder.from.(*ggufSource); is {
+			bytes = saturate.Add(bytes, s.held())
+		}
 		if m.folder.before != nil {
 			bytes = saturate.Add(bytes, m.folder.before.heldToSave())
 		}

@@ -61,6 +61,14 @@ func TestTuneGGUF(t *testing.T) {
 	template, _ := f.Value("tokenizer.chat_template")
 	require.Equal(t, turnsChat, template)
 
+	twice := filepath.Join(out, "twice.gguf")
+	status, _, errs = snugged("export", "-model", path, "-adapter", tuned, "-adapter", tuned, "-gguf", twice)
+	require.Zero(t, status, errs)
+	second, err := gguf.Open(twice)
+	require.NoError(t, err)
+	defer second.Close()
+	require.Equal(t, f.Tensors(), second.Tensors())
+
 	answer := func(args ...string) string {
 		status, text, errs := snugged(append([]string{"generate", "-compute", "f32", "-tokens", "8", "-prompt", "ab cd"}, args...)...)
 		require.Zero(t, status, errs)
@@ -99,6 +107,8 @@ func TestGGUFRefused(t *testing.T) {
 		{[]string{"tune", "-model", cut, "-data", data, "-o", out}, cut},
 		{[]string{"generate", "-model", cut, "-prompt", "a"}, cut},
 		{[]string{"plan", cut}, cut},
+		{[]string{"plan", path}, "want adapters, by -lora 16"},
+		{[]string{"tune", "-model", path, "-data", data, "-o", out, "-for", "vllm"}, "wants the model as a folder"},
 		{[]string{"generate", "-model", path, "-adapter", path, "-prompt", "a"}, "want the folder of an adapter"},
 	} {
 		status, _, errs := snugged(c.args...)

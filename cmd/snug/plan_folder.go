@@ -13,6 +13,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/plan"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -39,6 +40,9 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	}
 	f.unread = unreadFields(c)
 	f.longest, f.stored = c.Context, c.Stored
+	if c.Stored == qlora.GGUF && f.rank == 0 {
+		return plan.Model{}, usagef("plan: %s has matrices in blocks, which do not train: want adapters, by -lora 16", name)
+	}
 	most := usualContext
 	if f.memory > 0 {
 		most = defaultContext

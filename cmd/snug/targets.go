@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -35,7 +36,10 @@ var (
 	}
 	hasRSLoRA = func(f *tuneFlags, _ *transformer.Config) bool { return f.rslora }
 	always    = func(*tuneFlags, *transformer.Config) bool { return true }
+	isGGUF    = func(f *tuneFlags, _ *transformer.Config) bool { return gguf.IsFile(f.dir) }
 )
+
+const ofGGUF = "adapters of a GGUF file, since it wants the model as a folder"
 
 const trainedWhole = "modules that train whole (-modules-to-save, and the projector of images without -train text)"
 
@@ -45,12 +49,14 @@ const maxVLLMRank = 512
 // targets are the values of -for.
 var targets = []target{
 	{
-		name: "transformers", title: "transformers with PEFT", // takes all that tune writes
+		name: "transformers", title: "transformers with PEFT", after: "AutoModelForCausalLM.from_pretrained(MERGED)",
+		excludes: []exclusion{{isGGUF, ofGGUF}},
 	}, {
 		name: "vllm", title: "vLLM", after: "vllm serve MERGED",
 		excludes: []exclusion{
 			{hasDoRA, "the magnitudes of DoRA (use_dora)"},
 			{hasVeRA, "adapters of VeRA"},
+			{isGGUF, ofGGUF},
 			{hasModules, trainedWhole},
 			{func(f *tuneFlags, _ *transformer.Config) bool { return f.rank > maxVLLMRank }, fmt.Sprintf("a rank above %d (--max-lora-rank)", maxVLLMRank)},
 		},
