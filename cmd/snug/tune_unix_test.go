@@ -173,10 +173,10 @@ const pageNoise = 1 << 20
 func TestTuneKeepsItsLimit(t *testing.T) {
 	kerneltest.Slow(t) // trains in processes of their own
 	model, data := deepModel(t)
-	const limit = 54 << 20 // the program takes 34 to 43 of it, by how the system maps its file
+	const limit = 60 << 20 // the program takes 37 to 49 of it, by how the system maps its file, of which the server of snug serve is 2.5
 	for _, flags := range [][]string{{"-lora", "4"}, {"-full"}, {"-lora", "4", "-report", filepath.Join(t.TempDir(), "run.html")}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
-			r := limitedResult(t, append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "54MiB", "-json"}, flags...)...)
+			r := limitedResult(t, append([]string{"tune", "-model", model, "-data", data, "-o", filepath.Join(t.TempDir(), "out"), "-batch", "16", "-epochs", "1", "-memory", "60MiB", "-json"}, flags...)...)
 			require.LessOrEqual(t, r.PeakRSS, int64(limit+pageNoise), "%v", flags)
 			require.Greater(t, r.Resident, int64(limit)*3/4, "the plan uses the memory")
 		})
