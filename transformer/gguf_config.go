@@ -252,111 +252,6 @@ func (r *ggufReader) common(f *family) {
 	}
 }
 
-// rope sets the fields of the rope.
-func (r *ggufReader) rope() {
-	if !r.take("rope_theta", "rope.freq_base") && r.has("blk.0.attn_q.weight") {
-		r.fields["rope_theta"] = 10_000 // what llama.cpp takes then
-	}
-	kind, said := r.file.Value(r.arch + ".rope.scaling.type")
-	factor, _ := r.number("rope.scaling.factor")
-	if !said && factor != 0 && factor != 1 { // as llama.cpp takes it
-		kind = "linear"
-	}
-	if x, found := r.number("rope.scaling.attn_factor"); found && x != 1 && kind != "yarn" {
-		r.fail(r.arch+".rope.scaling.attn_factor", "%v, and the rope is not one of yarn", x)
-	}
-	scale := map[string]any{"rope_type": kind}
-	own := *r
-	own.fields = scale
-	switch {
-	case r.has("rope_freqs.weight"):
-		if kind != nil && kind != "none" {
-			r.fail(r.arch+".rope.scaling.type", "%v beside the tensor rope_freqs.weight, want one of them", kind)
-		}
-		r.llama3()
-		return
-	case kind == nil || kind == "none":
-		scale["rope_type"], scale["rope_theta"] = "default", r.fields["rope_theta"]
-		if r.fields["rope_theta"] != nil { // else there are learned positions
-			r.fields["rope_parameters"] = scale
-		}
-		return
-	case kind == "linear":
-		own.take("factor", "rope.scaling.factor")
-	case kind == "yarn":
-		own.take("factor", "rope.scaling.factor")
-		own.take("original_max_position_embeddings", "rope.scaling.original_context_length")
-		own.take("beta_fast", "rope.scaling.yarn_beta_fast")
-		own.take("beta_slow", "rope.scaling.yarn_beta_slow")
-		if x, found := r.number("rope.scaling.attn_factor"); found && factor > 0 {
-			scale["attention_factor"] = x * (0.1*math.Log(factor) + 1)
-		}
-		scale["truncate"] = !r.form.untruncated
-	default:
-		r.fail(r.arch+".rope.scaling.type", "%s, want none, linear or yarn", shortValue(kind))
-	}
-	if r.err == nil {
-		r.err = own.err
-	}
-	r.fields["rope_scaling"] = scale
-}
-
-// llama3 finds the numbers of Llama 3's rope from its factors.
-func (r *ggufReader) llama3() {
-	t := r.tensors["rope_freqs.weight"]
-	theta, _ := r.number("rope.freq_base")
-	if t.Type != gguf.F32 || len(t.Shape) != 1 || t.Shape[0] < 1 || t.Shape[0] > maxCount/4 {
-		r.fail("rope_freqs.weight", "it is %s of %v, want a vector of f32", t.Type, t.Shape)
-		return
-	}
-	b, have := make([]byte, 4*t.Shape[0]), make([]float32, t.Shape[0])
-	if err := r.file.ReadAt(t.Name, b, 0); err != nil {
-		r.err = err
-		return
-	}
-	if err := t.Type.Decode(have, b); err != nil {
-		r.err = err
-		return
-	}
-	rope, err := llama3Rope(theta, have)
-	if err != nil {
-		r.err = fmt.Errorf("rope_freqs.weight: %w", err)
-	} else if rope.Kind != "" {
-		r.fields["rope_scaling"] = map[string]any{"rope_type": "llama3", "factor": rope.Factor, "low_freq_factor": rope.LowFreqFactor,
-			"high_freq_factor": rope.HighFreqFactor, "original_max_position_embeddings": rope.OriginalPositions}
-	}
-}
-
-// llama3Rope returns the rope of Llama 3 that has these factors, the zero Rope if they are all 1. Its ends are those of all of Meta's
-// models.
-func llama3Rope(theta float64, factors []float32) (Rope, error) {
-	rope := Rope{Kind: RopeLlama3, Theta: theta, Dim: 2 * len(factors), Factor: float64(slices.Max(factors)), LowFreqFactor: 1, HighFreqFactor: 4}
-	if rope.Factor == 1 && slices.Min(factors) == 1 {
-		return Rope{}, nil
-	}
-	lengths := []float64{8192}
-	for i, x := range factors { // a factor between the ends tells how far it is from them
-		if x := float64(x); x > 1 && x < rope.Factor {
-			length := 2 * math.Pi * math.Pow(theta, float64(2*i)/float64(rope.Dim))
-			lengths[0] = math.Round(length * ((1/x-1/rope.Factor)/(1-1/rope.Factor)*(rope.HighFreqFactor-rope.LowFreqFactor) + rope.LowFreqFactor))
-			break
-		}
-	}
-	for n := 1.0; n <= maxCount; n *= 2 { // without such a factor several lengths give these
-		lengths = append(lengths, n)
-	}
-	near := func(a, b float32) bool { return math.Abs(float64(a-b)) <= 1e-5*float64(b) }
-	for _, n := range lengths {
-		if !(n >= 1 && n <= maxCount) {
-			continue
-		}
-		if rope.OriginalPositions = int(n); rope.Check() == nil && slices.EqualFunc(llama3Factors(rope), factors, near) {
-			return rope, nil
-		}
-	}
-	return Rope{}, fmt.Errorf("its factors are not those of a rope of Llama 3: %w", snug.ErrConfig)
-}
-
 // special sets the tokens that begin and end texts.
 func (r *ggufReader) special() {
 	id := func(key string) any {
@@ -500,7 +395,8 @@ func shortValue(v any) string {
 	if len(text) > 60 {
 		text = strings.ToValidUTF8(text[:60], "") + "…"
 	}
-	return strconv.QuoteToGraphic(text)[1 : len(strconv.QuoteToGraphic(text))-1]
+	quoted := strconv.QuoteToGraphic(text)
+	return quoted[1 : len(quoted)-1]
 }
 
 // unread reports whether a key does not change what llama.cpp computes, or is compared elsewhere.

@@ -243,6 +243,8 @@ func TestGGUFRopes(t *testing.T) {
 	}{
 		"a factor alone":    {"llama", map[string]any{"rope.scaling.factor": float32(4)}, Rope{Kind: RopeLinear, Theta: 10000, Dim: 8, Factor: 4}},
 		"none":              {"llama", map[string]any{"rope.scaling.factor": float32(4), "rope.scaling.type": "none"}, Rope{Kind: RopeDefault, Theta: 10000, Dim: 8}},
+		"gemma3 with none":  {"gemma3", map[string]any{"rope.scaling.type": "none"}, Rope{Kind: RopeDefault, Theta: 1000000, Dim: 16}},
+		"gemma3 without":    {"gemma3", map[string]any{"rope.scaling.type": nil, "rope.scaling.factor": nil}, Rope{Kind: RopeDefault, Theta: 1000000, Dim: 16}},
 		"no base":           {"llama", map[string]any{"rope.freq_base": nil}, Rope{Kind: RopeDefault, Theta: 10000, Dim: 8}},
 		"gpt-oss with none": {"gpt_oss", map[string]any{"rope.scaling.type": "none"}, Rope{Kind: RopeDefault, Theta: 150000, Dim: 16}},
 		"gpt-oss without": {"gpt_oss", map[string]any{"rope.scaling.type": nil, "rope.scaling.factor": nil, "rope.scaling.original_context_length": nil,
