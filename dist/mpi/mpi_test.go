@@ -417,9 +417,9 @@ func TestAllocations(t *testing.T) {
 func allocations(w *World) error {
 	v, sent, x := snug.ViewOf(make([]float32, 10_000)), snug.ViewOf(make([]float32, 10_000)), make([]float64, 2)
 	var err error
-	least := uint64(math.MaxUint64) // of several rounds: goroutines of the runtime allocate too
+	least := uint64(math.MaxUint64) // of several rounds, which all ranks make: goroutines of the runtime allocate too
 	var before, after runtime.MemStats
-	for range 5 {
+	for range 20 {
 		runtime.ReadMemStats(&before)
 		for range 10 {
 			err = errors.Join(err, w.Sum(x), w.AllReduce(v), w.ReduceScatter(v), w.AllGather(v), w.Broadcast(1, v), w.SendReceive(v, 1-w.Rank(), sent, 1-w.Rank()))
