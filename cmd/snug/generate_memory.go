@@ -53,7 +53,7 @@ func (f *generateFlags) stream(w *writer, process *processRoom, o transformer.Ge
 	if err := process.take(beside + largest); err != nil {
 		return err
 	}
-	left := process.limit - process.wanted(beside+largest) // of which -memory leaves 1/spare free
+	left := process.limit - process.wanted(beside+largest) // a part of it, 1/spare, stays free
 	if largest > 0 {
 		if err := w.model.SetStream(min(all, largest+left-left/spare)); err != nil {
 			return err
