@@ -104,7 +104,7 @@ func (l loops) encodeSegments(codes []uint8, x []float32, absmax float32, e *Enc
 		l.encodeTo(codes, x, absmax, e)
 		return
 	}
-	n := len(x) / step * step
+	n := len(x) / 32 * 32
 	if n > 0 {
 		_ = codes[n-1]
 		encodeSegmentsAVX2(&codes[0], &x[0], n, absmax, &e.cell[0], (*byte)(unsafe.Pointer(&e.segments)))

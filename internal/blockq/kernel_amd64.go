@@ -44,7 +44,7 @@ func decodeStreamAVX512(x *float32, codes *uint8, n int, m *[256]float32, absmax
 //go:noescape
 func encodeAVX512(codes *uint8, x *float32, n int, absmax float32, cells *uint32, limit *float32, more int)
 
-// encodeSegmentsAVX2 writes the codes of x/absmax where the encoder has segments.
+// encodeSegmentsAVX2 writes the codes of x/absmax where the encoder has segments; n is a multiple of 32.
 //
 //go:noescape
 func encodeSegmentsAVX2(codes *uint8, x *float32, n int, absmax float32, cells *uint32, segments *byte)

@@ -390,106 +390,136 @@ TEXT ·encodeSegmentsAVX2(SB), NOSPLIT, $0-48
 	MOVQ         x+8(FP), CX
 	MOVQ         n+16(FP), DX
 	VBROADCASTSS absmax+24(FP), Y0
+	VXORPS       Y1, Y1, Y1
+	MOVL         $0x00007ff8, BX
+	VMOVD        BX, X2
+	VPBROADCASTD X2, Y2
 	MOVQ         segments+40(FP), BX
-	VPBROADCASTD 320(BX), Y1
-	VPBROADCASTD 324(BX), Y2
-	MOVL         $0x7fffffff, SI
+	MOVL         $0x00ff00ff, SI
 	VMOVD        SI, X3
 	VPBROADCASTD X3, Y3
-	VXORPS       Y4, Y4, Y4
-	MOVL         $0x00007ff8, SI
-	VMOVD        SI, X5
-	VPBROADCASTD X5, Y5
 
 loop:
-	CMPQ         DX, $+16
-	JLT          loopEnd
-	PREFETCHT0   2048(CX)
-	VADDPS       (CX), Y4, Y6
-	VDIVPS       Y0, Y6, Y6
-	PREFETCHT0   2080(CX)
-	VADDPS       32(CX), Y4, Y10
-	VDIVPS       Y0, Y10, Y10
-	VPADDD       Y6, Y6, Y7
-	VPSRAD       $0x1f, Y6, Y9
-	VPSUBD       Y9, Y7, Y7
-	VPCMPGTD     (BX), Y7, Y8
-	VPADDD       Y10, Y10, Y11
-	VPSRAD       $0x1f, Y10, Y13
-	VPSUBD       Y13, Y11, Y11
-	VPCMPGTD     (BX), Y11, Y12
-	VPCMPGTD     32(BX), Y7, Y9
-	VPADDD       Y9, Y8, Y8
-	VPCMPGTD     32(BX), Y11, Y13
-	VPADDD       Y13, Y12, Y12
-	VPCMPGTD     64(BX), Y7, Y9
-	VPADDD       Y9, Y8, Y8
-	VPCMPGTD     64(BX), Y11, Y13
-	VPADDD       Y13, Y12, Y12
-	VPCMPGTD     96(BX), Y7, Y9
-	VPADDD       Y9, Y8, Y8
-	VPCMPGTD     96(BX), Y11, Y13
-	VPADDD       Y13, Y12, Y12
-	VPCMPGTD     128(BX), Y7, Y9
-	VPADDD       Y9, Y8, Y8
-	VPCMPGTD     128(BX), Y11, Y13
-	VPADDD       Y13, Y12, Y12
-	VPCMPGTD     160(BX), Y7, Y9
-	VPADDD       Y9, Y8, Y8
-	VPCMPGTD     160(BX), Y11, Y13
-	VPADDD       Y13, Y12, Y12
-	VPCMPGTD     192(BX), Y7, Y9
-	VPADDD       Y9, Y8, Y8
-	VPCMPGTD     192(BX), Y11, Y13
-	VPADDD       Y13, Y12, Y12
-	VPERMPS      224(BX), Y8, Y11
-	VPERMPS      256(BX), Y8, Y9
-	VPERMPS      288(BX), Y8, Y8
-	VPAND        Y3, Y6, Y7
-	VFMADD231PS  Y11, Y7, Y9
-	VPERMPS      224(BX), Y12, Y7
-	VPERMPS      256(BX), Y12, Y13
-	VPERMPS      288(BX), Y12, Y12
-	VPAND        Y3, Y10, Y11
-	VFMADD231PS  Y7, Y11, Y13
-	VMINPS       Y8, Y9, Y9
-	VMINPS       Y12, Y13, Y13
-	VPAND        Y5, Y9, Y8
-	VPCMPEQD     Y4, Y8, Y8
-	VPAND        Y5, Y13, Y12
-	VPCMPEQD     Y4, Y12, Y12
-	VMOVMSKPS    Y8, SI
-	VMOVMSKPS    Y12, DI
-	SHLL         $0x08, DI
-	ORL          DI, SI
-	VPSLLD       $0x09, Y9, Y9
-	VPSRLD       $0x18, Y9, Y9
-	VPSRAD       $0x1f, Y6, Y6
-	VPAND        Y2, Y6, Y8
-	VPMAXUD      Y8, Y9, Y9
-	VPXOR        Y6, Y9, Y9
-	VPSUBD       Y6, Y9, Y9
-	VPADDD       Y1, Y9, Y9
-	VPSLLD       $0x09, Y13, Y13
-	VPSRLD       $0x18, Y13, Y13
-	VPSRAD       $0x1f, Y10, Y10
-	VPAND        Y2, Y10, Y12
-	VPMAXUD      Y12, Y13, Y13
-	VPXOR        Y10, Y13, Y13
-	VPSUBD       Y10, Y13, Y13
-	VPADDD       Y1, Y13, Y13
-	VPACKUSDW    Y13, Y9, Y6
-	VPERMQ       $0xd8, Y6, Y6
-	VEXTRACTI128 $0x01, Y6, X7
-	VPACKUSWB    X7, X6, X7
-	VMOVDQU      X7, (AX)
-	TESTQ        SI, SI
-	JNE          groupNear
+	CMPQ        DX, $+32
+	JLT         loopEnd
+	PREFETCHT0  2048(CX)
+	VADDPS      (CX), Y1, Y6
+	VDIVPS      Y0, Y6, Y6
+	VADDPS      32(CX), Y1, Y9
+	VDIVPS      Y0, Y9, Y9
+	VPACKSSDW   Y9, Y6, Y10
+	VPADDD      Y6, Y6, Y4
+	VPSRLD      $0x1f, Y6, Y6
+	VPADDD      Y6, Y4, Y4
+	VPCMPGTD    (BX), Y4, Y5
+	VPADDD      Y9, Y9, Y7
+	VPSRLD      $0x1f, Y9, Y9
+	VPADDD      Y9, Y7, Y7
+	VPCMPGTD    (BX), Y7, Y8
+	VPERMD      32(BX), Y5, Y6
+	VPCMPGTD    Y6, Y4, Y6
+	VPADDD      Y5, Y5, Y5
+	VPADDD      Y6, Y5, Y5
+	VPERMD      32(BX), Y8, Y9
+	VPCMPGTD    Y9, Y7, Y9
+	VPADDD      Y8, Y8, Y8
+	VPADDD      Y9, Y8, Y8
+	VPERMD      64(BX), Y5, Y6
+	VPCMPGTD    Y6, Y4, Y6
+	VPADDD      Y5, Y5, Y5
+	VPADDD      Y6, Y5, Y5
+	VPERMD      64(BX), Y8, Y9
+	VPCMPGTD    Y9, Y7, Y9
+	VPADDD      Y8, Y8, Y8
+	VPADDD      Y9, Y8, Y8
+	VPERMPS     96(BX), Y5, Y9
+	VPERMPS     128(BX), Y5, Y6
+	VPERMPS     160(BX), Y5, Y5
+	VPSRLD      $0x01, Y4, Y4
+	VFMADD231PS Y9, Y4, Y6
+	VPERMPS     96(BX), Y8, Y4
+	VPERMPS     128(BX), Y8, Y9
+	VPERMPS     160(BX), Y8, Y8
+	VPSRLD      $0x01, Y7, Y7
+	VFMADD231PS Y4, Y7, Y9
+	VMINPS      Y5, Y6, Y6
+	VMINPS      Y8, Y9, Y9
+	VPAND       Y2, Y6, Y5
+	VPSRLD      $0x0f, Y6, Y6
+	VPAND       Y2, Y9, Y8
+	VPSRLD      $0x0f, Y9, Y9
+	VPMINUD     Y8, Y5, Y5
+	VPACKUSDW   Y9, Y6, Y6
+	VPAND       Y3, Y6, Y6
+	PREFETCHT0  2112(CX)
+	VADDPS      64(CX), Y1, Y8
+	VDIVPS      Y0, Y8, Y8
+	VADDPS      96(CX), Y1, Y12
+	VDIVPS      Y0, Y12, Y12
+	VPACKSSDW   Y12, Y8, Y13
+	VPADDD      Y8, Y8, Y4
+	VPSRLD      $0x1f, Y8, Y8
+	VPADDD      Y8, Y4, Y4
+	VPCMPGTD    (BX), Y4, Y7
+	VPADDD      Y12, Y12, Y9
+	VPSRLD      $0x1f, Y12, Y12
+	VPADDD      Y12, Y9, Y9
+	VPCMPGTD    (BX), Y9, Y11
+	VPERMD      32(BX), Y7, Y8
+	VPCMPGTD    Y8, Y4, Y8
+	VPADDD      Y7, Y7, Y7
+	VPADDD      Y8, Y7, Y7
+	VPERMD      32(BX), Y11, Y12
+	VPCMPGTD    Y12, Y9, Y12
+	VPADDD      Y11, Y11, Y11
+	VPADDD      Y12, Y11, Y11
+	VPERMD      64(BX), Y7, Y8
+	VPCMPGTD    Y8, Y4, Y8
+	VPADDD      Y7, Y7, Y7
+	VPADDD      Y8, Y7, Y7
+	VPERMD      64(BX), Y11, Y12
+	VPCMPGTD    Y12, Y9, Y12
+	VPADDD      Y11, Y11, Y11
+	VPADDD      Y12, Y11, Y11
+	VPERMPS     96(BX), Y7, Y12
+	VPERMPS     128(BX), Y7, Y8
+	VPERMPS     160(BX), Y7, Y7
+	VPSRLD      $0x01, Y4, Y4
+	VFMADD231PS Y12, Y4, Y8
+	VPERMPS     96(BX), Y11, Y4
+	VPERMPS     128(BX), Y11, Y12
+	VPERMPS     160(BX), Y11, Y11
+	VPSRLD      $0x01, Y9, Y9
+	VFMADD231PS Y4, Y9, Y12
+	VMINPS      Y7, Y8, Y8
+	VMINPS      Y11, Y12, Y12
+	VPAND       Y2, Y8, Y7
+	VPSRLD      $0x0f, Y8, Y8
+	VPAND       Y2, Y12, Y11
+	VPSRLD      $0x0f, Y12, Y12
+	VPMINUD     Y11, Y7, Y7
+	VPACKUSDW   Y12, Y8, Y8
+	VPAND       Y3, Y8, Y8
+	VPACKUSWB   Y8, Y6, Y6
+	VPACKSSWB   Y13, Y10, Y10
+	VPMAXUB     224(BX), Y6, Y4
+	VMOVDQU     192(BX), Y8
+	VPADDB      Y8, Y6, Y6
+	VPSUBUSB    Y4, Y8, Y4
+	VPBLENDVB   Y10, Y4, Y6, Y6
+	VPERMQ      $0xd8, Y6, Y6
+	VPSHUFD     $0xd8, Y6, Y6
+	VMOVDQU     Y6, (AX)
+	VPMINUD     Y7, Y5, Y5
+	VPCMPEQD    Y1, Y5, Y5
+	VMOVMSKPS   Y5, SI
+	TESTQ       SI, SI
+	JNE         groupNear
 
 groupDone:
-	ADDQ $+16, AX
-	ADDQ $+64, CX
-	SUBQ $+16, DX
+	ADDQ $+32, AX
+	ADDQ $+128, CX
+	SUBQ $+32, DX
 	JMP  loop
 
 loopEnd:
@@ -497,15 +527,16 @@ loopEnd:
 	RET
 
 groupNear:
-	VBROADCASTSS absmax+24(FP), Y6
-	VXORPS       Y8, Y8, Y8
+	MOVL         $0xffffffff, SI
+	VBROADCASTSS absmax+24(FP), Y4
+	VXORPS       Y6, Y6, Y6
 	MOVQ         cells+32(FP), R11
 
 groupOne:
 	TZCNTQ  SI, DI
-	VADDSS  (CX)(DI*4), X8, X7
-	VDIVSS  X6, X7, X7
-	VMOVD   X7, R10
+	VADDSS  (CX)(DI*4), X6, X5
+	VDIVSS  X4, X5, X5
+	VMOVD   X5, R10
 	MOVL    R10, R8
 	SHRL    $0x10, R8
 	MOVL    (R11)(R8*4), R8

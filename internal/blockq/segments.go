@@ -14,11 +14,12 @@ import "math"
 // code, which is nearer to 0 above it and farther below it. So what is compared is 2·q as an integer, plus 1 for a
 // negative quotient, with twice the bound, plus 1 unless that is a midpoint.
 //
-// The tables are for a permutation by -s modulo 8.
+// Three comparisons find s: with search[0], then with the value of search[1] at -s/4 modulo 8, then of search[2] at -s/2. The other
+// tables are for a permutation by -s modulo 8.
 type Segments struct {
-	bounds             [maxSegments - 1][8]int32 // in every lane
+	search             [3][maxSegments]int32
 	slope, offset, top [maxSegments]float32
-	zero, keep         uint32 // as in Lines
+	zero, keep         [32]uint8 // as in Lines, in every lane
 }
 
 const maxSegments = 8
@@ -97,11 +98,13 @@ func (s segmenter) all() (list []segment) {
 // fit sets the segments of an encoder whose limits are known. It is not ok if they have none: the values below 0
 // are not the negatives of values above it, or the limits lie in too many segments.
 func (s *Segments) fit(e *Encoder) (ok bool) {
-	*s = Segments{zero: uint32(e.zero)}
+	*s = Segments{}
 	if !e.symmetric() {
 		return false
 	}
-	s.keep = uint32(e.keep())
+	for lane := range s.zero {
+		s.zero[lane], s.keep[lane] = e.zero, e.keep()
+	}
 	var above segmenter
 	for _, limit := range e.limit[e.zero:255] {
 		above.limits = append(above.limits, float64(limit))
@@ -111,10 +114,9 @@ func (s *Segments) fit(e *Encoder) (ok bool) {
 		return false
 	}
 	for i := range maxSegments {
-		at := -i & (maxSegments - 1)
 		g := list[min(i, len(list)-1)]
-		s.slope[at], s.offset[at] = float32(g.slope), float32(g.offset+lineBase+lineMargin)
-		s.top[at] = float32(g.last) + 0.5 + lineBase
+		s.slope[lane(i)], s.offset[lane(i)] = float32(g.slope), float32(g.offset+lineBase+lineMargin)
+		s.top[lane(i)] = float32(g.last) + 0.5 + lineBase
 		if i == 0 {
 			continue
 		}
@@ -122,12 +124,22 @@ func (s *Segments) fit(e *Encoder) (ok bool) {
 		if i < len(list) {
 			bound = e.bound(g.first)
 		}
-		for lane := range s.bounds[i-1] {
-			s.bounds[i-1][lane] = bound
+		switch { // i is the least s of the upper half of a part
+		case i%4 == 0:
+			for l := range s.search[0] {
+				s.search[0][l] = bound
+			}
+		case i%2 == 0:
+			s.search[1][lane(i/4)] = bound
+		default:
+			s.search[2][lane(i/2)] = bound
 		}
 	}
 	return true
 }
+
+// lane is where a permutation by -i modulo 8 finds its value.
+func lane(i int) int { return -i & (maxSegments - 1) }
 
 // bound returns what the doubled quotients are compared with for the limit below code c above the code of 0.
 func (e *Encoder) bound(c int) int32 {

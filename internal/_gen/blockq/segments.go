@@ -10,85 +10,109 @@ import (
 
 // The offsets of the fields of Segments in internal/blockq.
 const (
-	offBounds = 0
-	bounds    = 7
-	offSlopes = offBounds + bounds*32
-	offStarts = offSlopes + 32
-	offTops   = offStarts + 32
-	offBase   = offTops + 32
-	offLeast  = offBase + 4
+	offFirst = 32 * iota // what is compared with first, then second and third
+	offSecond
+	offThird
+	offSlopes
+	offStarts
+	offTops
+	offBase
+	offLeast
 )
 
-// encodeSegments finds codes as blockq.Segments says, and looks for the codes of elements next to a limit one by one.
+// encodeSegments finds codes as blockq.Segments says, and the codes of 32 elements one by one where one of them is next to a limit.
 func encodeSegments() {
 	s := vec.AVX2
 	vec.Func("encodeSegmentsAVX2", "func(codes *uint8, x *float32, n int, absmax float32, cells *uint32, segments *byte)",
-		"encodeSegmentsAVX2 writes the codes of x/absmax where the encoder has segments.")
+		"encodeSegmentsAVX2 writes the codes of x/absmax where the encoder has segments; n is a multiple of 32.")
 	codes, x, n := vec.Point("codes", 1), vec.Point("x", 4), Load(Param("n"), GP64())
-	absmax, segments := s.Broadcast(Param("absmax")), Load(Param("segments"), GP64())
-	field := func(off int) Mem { return Mem{Base: segments, Disp: off} }
-	base, least := s.Register(), s.Register()
-	VPBROADCASTD(field(offBase), base)
-	VPBROADCASTD(field(offLeast), least)
-	magnitude, none := s.Constant(0x7fffffff), s.Zero()
-	unclearBits := s.Constant(unclear)
+	e := segmentEncoder{Set: s, absmax: s.Broadcast(Param("absmax")), none: s.Zero(), unclear: s.Constant(unclear), segments: Load(Param("segments"), GP64())}
+	lowest := s.Constant(0x00ff00ff) // bytes of words
 	var slow func()
-	vec.Loop("loop", n, step, []vec.Pointer{codes, x}, func() {
-		var q, double, at, t [2]reg.VecVirtual
-		both := func(do func(i int)) { // step by step, so that one need not wait for the other
-			for i := range q {
-				do(i)
-			}
+	vec.Loop("loop", n, 4*s.Lanes, []vec.Pointer{codes, x}, func() {
+		var words, signs, near [2]reg.VecVirtual
+		for i := range words {
+			words[i], signs[i], near[i] = e.words(x, 2*i*s.Lanes)
+			VPAND(lowest, words[i], words[i])
 		}
-		both(func(i int) {
-			q[i], double[i], at[i], t[i] = s.Register(), s.Register(), s.Register(), s.Register()
-			PREFETCHT0(x.At(i*s.Lanes + ahead))
-			VADDPS(x.At(i*s.Lanes), none, q[i])
-			VDIVPS(absmax, q[i], q[i])
-		})
-		both(func(i int) {
-			VPADDD(q[i], q[i], double[i]) // without the sign
-			VPSRAD(Imm(31), q[i], t[i])
-			VPSUBD(t[i], double[i], double[i])
-			VPCMPGTD(field(offBounds), double[i], at[i]) // minus the number of the segment
-		})
-		for b := 1; b < bounds; b++ {
-			both(func(i int) {
-				VPCMPGTD(field(offBounds+32*b), double[i], t[i])
-				VPADDD(t[i], at[i], at[i])
-			})
-		}
-		both(func(i int) {
-			slope := s.Register()
-			VPERMPS(field(offSlopes), at[i], slope)
-			VPERMPS(field(offStarts), at[i], t[i])
-			VPERMPS(field(offTops), at[i], at[i])
-			VPAND(magnitude, q[i], double[i])
-			VFMADD231PS(slope, double[i], t[i])
-		})
-		both(func(i int) { VMINPS(at[i], t[i], t[i]) })
-		both(func(i int) {
-			VPAND(unclearBits, t[i], at[i])
-			VPCMPEQD(none, at[i], at[i])
-		})
-		near, high := GP32(), GP32()
-		VMOVMSKPS(at[0], near)
-		VMOVMSKPS(at[1], high)
-		SHLL(Imm(uint64(s.Lanes)), high)
-		ORL(high, near)
-		both(func(i int) {
-			VPSLLD(Imm(32-codeBit-8), t[i], t[i]) // only the 8 bits of the code are left
-			VPSRLD(Imm(24), t[i], t[i])
-			VPSRAD(Imm(31), q[i], q[i]) // -1 if the quotient is negative
-			VPAND(least, q[i], at[i])
-			VPMAXUD(at[i], t[i], t[i])
-			VPXOR(q[i], t[i], t[i])
-			VPSUBD(q[i], t[i], t[i])
-			VPADDD(base, t[i], t[i])
-		})
-		kernels{s}.storeBytes(t[:], codes.At(0))
-		slow = nearOnes(s, codes, x, "group", 0, near.As64())
+		above, below := words[0], YMM()
+		VPACKUSWB(words[1], words[0], above)
+		VPACKSSWB(signs[1], signs[0], signs[0])
+		VPMAXUB(e.field(offLeast), above, below)
+		base := YMM()
+		VMOVDQU(e.field(offBase), base)
+		VPADDB(base, above, above)
+		VPSUBUSB(below, base, below) // no code is below 0
+		VPBLENDVB(signs[0], below, above, above)
+		VPERMQ(Imm(0xd8), above, above) // in order again
+		VPSHUFD(Imm(0xd8), above, above)
+		VMOVDQU(above, codes.At(0))
+
+		left := GP32()
+		VPMINUD(near[1], near[0], near[0])
+		VPCMPEQD(e.none, near[0], near[0])
+		VMOVMSKPS(near[0], left)
+		slow = nearOnes(s, codes, x, "group", 0, left.As64(), func() { MOVL(U32(1<<32-1), left) })
 	})
 	vec.End()
 	slow()
+}
+
+// segmentEncoder has the constants of encodeSegments.
+type segmentEncoder struct {
+	vec.Set
+	absmax, none, unclear reg.VecVirtual
+	segments              reg.Register
+}
+
+func (e segmentEncoder) field(off int) Mem { return Mem{Base: e.segments, Disp: off} }
+
+// words returns for 16 elements of x, from one on, words with the differences of their codes from the code of 0 in the lower bytes,
+// and words with the signs of the quotients, both packed within halves of 128 bits, and 32-bit lanes of which one is 0 if an element is next to a limit.
+func (e segmentEncoder) words(x vec.Pointer, from int) (words, signs, near reg.VecVirtual) {
+	var double, at, t [2]reg.VecVirtual
+	both := func(do func(i int)) { // step by step, so that one need not wait for the other
+		for i := range t {
+			do(i)
+		}
+	}
+	PREFETCHT0(x.At(from + ahead))
+	both(func(i int) {
+		double[i], at[i], t[i] = e.Register(), e.Register(), e.Register()
+		VADDPS(x.At(from+i*e.Lanes), e.none, t[i])
+		VDIVPS(e.absmax, t[i], t[i])
+	})
+	signs = e.Register()
+	VPACKSSDW(t[1], t[0], signs)
+	both(func(i int) {
+		VPADDD(t[i], t[i], double[i]) // without the sign
+		VPSRLD(Imm(31), t[i], t[i])
+		VPADDD(t[i], double[i], double[i])
+		VPCMPGTD(e.field(offFirst), double[i], at[i])
+	})
+	for _, table := range []int{offSecond, offThird} { // at is minus the number of the part that is left
+		both(func(i int) {
+			VPERMD(e.field(table), at[i], t[i])
+			VPCMPGTD(t[i], double[i], t[i])
+			VPADDD(at[i], at[i], at[i])
+			VPADDD(t[i], at[i], at[i])
+		})
+	}
+	both(func(i int) {
+		slope := e.Register()
+		VPERMPS(e.field(offSlopes), at[i], slope)
+		VPERMPS(e.field(offStarts), at[i], t[i])
+		VPERMPS(e.field(offTops), at[i], at[i])
+		VPSRLD(Imm(1), double[i], double[i]) // the magnitude
+		VFMADD231PS(slope, double[i], t[i])
+	})
+	both(func(i int) { VMINPS(at[i], t[i], t[i]) })
+	both(func(i int) {
+		VPAND(e.unclear, t[i], at[i])
+		VPSRLD(Imm(codeBit), t[i], t[i]) // the code in the lowest byte, below the bits of 256
+	})
+	near, words = at[0], t[0]
+	VPMINUD(at[1], at[0], near)
+	VPACKUSDW(t[1], t[0], words)
+	return words, signs, near
 }

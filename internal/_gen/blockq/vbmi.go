@@ -229,12 +229,12 @@ func (e *encoder) fields(from [4]reg.VecVirtual, field reg.VecVirtual) reg.VecVi
 
 // ifNear writes the codes of the elements in a mask of the group at off as Encoder.Code finds them.
 func (e *encoder) ifNear(name string, off int, left reg.Register) {
-	e.slow = append(e.slow, nearOnes(e.Set, e.codes, e.x, name, off, left))
+	e.slow = append(e.slow, nearOnes(e.Set, e.codes, e.x, name, off, left, func() {}))
 }
 
 // nearOnes generates a jump to code that writes the codes of the elements in a mask, from element off on, as
-// Encoder.Code finds them, and comes back. It returns what generates that code.
-func nearOnes(s vec.Set, codes, x vec.Pointer, name string, off int, left reg.Register) (slow func()) {
+// Encoder.Code finds them, and comes back. begin is what that code begins with. It returns what generates that code.
+func nearOnes(s vec.Set, codes, x vec.Pointer, name string, off int, left reg.Register, begin func()) (slow func()) {
 	near, done, one, low := name+"Near", name+"Done", name+"One", name+"Low"
 	TESTQ(left, left)
 	JNE(LabelRef(near))
@@ -242,6 +242,7 @@ func nearOnes(s vec.Set, codes, x vec.Pointer, name string, off int, left reg.Re
 	return func() {
 		i, cell, high, bits := GP64(), GP32(), GP32(), GP32()
 		Label(near)
+		begin()
 		absmax, q, none := s.Broadcast(Param("absmax")).AsX(), XMM(), s.Zero().AsX()
 		cells := Load(Param("cells"), GP64())
 		Label(one)
