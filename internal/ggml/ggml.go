@@ -108,8 +108,9 @@ type Kernels struct {
 type Decoder = func(x []float32, blocks []byte)
 
 // Dot writes to y[r] the product of row r of x and the elements of whole blocks. x has len(y) rows, at least one, which begin
-// stride elements apart. It adds in float32 lanes, 8 or more, and these at the end. Differences of products, as of q4_k, may be
-// rounded once in place of twice: the error is at most (n/8+12)·2^-24·Σ|x|(|d s q|+|m n|) for n elements.
+// stride elements apart. It adds in float32 lanes, 8 or more, and these at the end, a row in the same
+// order beside any others. Differences of products, as of q4_k, may be rounded once in place of twice:
+// the error is at most (n/8+12)·2^-24·Σ|x|(|d s q|+|m n|) for n elements.
 type Dot = func(y, x []float32, stride int, blocks []byte)
 
 // Axpy adds a[r] times the elements of whole blocks to row r of y. y has len(a) rows, at least one, which begin stride

@@ -8,94 +8,94 @@ func init() {
 	Registry.Add(cpu.AVX2, kernelsOf([Formats]loops{
 		Q4_0: {
 			decodeQ4_0AVX2,
-			[3]dotLoop{dot1xQ4_0AVX2, dot2xQ4_0AVX2, dot4xQ4_0AVX2},
-			[3]axpyLoop{axpy1xQ4_0AVX2, axpy2xQ4_0AVX2, axpy4xQ4_0AVX2},
+			[]dotLoop{dot1xQ4_0AVX2, dot2xQ4_0AVX2, dot4xQ4_0AVX2},
+			[]axpyLoop{axpy1xQ4_0AVX2, axpy2xQ4_0AVX2, axpy4xQ4_0AVX2},
 		},
 		Q4_1: {
 			decodeQ4_1AVX2,
-			[3]dotLoop{dot1xQ4_1AVX2, dot2xQ4_1AVX2, dot4xQ4_1AVX2},
-			[3]axpyLoop{axpy1xQ4_1AVX2, axpy2xQ4_1AVX2, axpy4xQ4_1AVX2},
+			[]dotLoop{dot1xQ4_1AVX2, dot2xQ4_1AVX2, dot4xQ4_1AVX2},
+			[]axpyLoop{axpy1xQ4_1AVX2, axpy2xQ4_1AVX2, axpy4xQ4_1AVX2},
 		},
 		Q5_0: {
 			decodeQ5_0AVX2,
-			[3]dotLoop{dot1xQ5_0AVX2, dot2xQ5_0AVX2, dot4xQ5_0AVX2},
-			[3]axpyLoop{axpy1xQ5_0AVX2, axpy2xQ5_0AVX2, axpy4xQ5_0AVX2},
+			[]dotLoop{dot1xQ5_0AVX2, dot2xQ5_0AVX2, dot4xQ5_0AVX2},
+			[]axpyLoop{axpy1xQ5_0AVX2, axpy2xQ5_0AVX2, axpy4xQ5_0AVX2},
 		},
 		Q5_1: {
 			decodeQ5_1AVX2,
-			[3]dotLoop{dot1xQ5_1AVX2, dot2xQ5_1AVX2, dot4xQ5_1AVX2},
-			[3]axpyLoop{axpy1xQ5_1AVX2, axpy2xQ5_1AVX2, axpy4xQ5_1AVX2},
+			[]dotLoop{dot1xQ5_1AVX2, dot2xQ5_1AVX2, dot4xQ5_1AVX2},
+			[]axpyLoop{axpy1xQ5_1AVX2, axpy2xQ5_1AVX2, axpy4xQ5_1AVX2},
 		},
 		Q8_0: {
 			decodeQ8_0AVX2,
-			[3]dotLoop{dot1xQ8_0AVX2, dot2xQ8_0AVX2, dot4xQ8_0AVX2},
-			[3]axpyLoop{axpy1xQ8_0AVX2, axpy2xQ8_0AVX2, axpy4xQ8_0AVX2},
+			[]dotLoop{dot1xQ8_0AVX2, dot2xQ8_0AVX2, dot4xQ8_0AVX2},
+			[]axpyLoop{axpy1xQ8_0AVX2, axpy2xQ8_0AVX2, axpy4xQ8_0AVX2},
 		},
 		Q4K: {
 			decodeQ4KAVX2,
-			[3]dotLoop{dot1xQ4KAVX2, dot2xQ4KAVX2, dot4xQ4KAVX2},
-			[3]axpyLoop{axpy1xQ4KAVX2, axpy2xQ4KAVX2, axpy4xQ4KAVX2},
+			[]dotLoop{dot1xQ4KAVX2, dot2xQ4KAVX2, dot4xQ4KAVX2},
+			[]axpyLoop{axpy1xQ4KAVX2, axpy2xQ4KAVX2, axpy4xQ4KAVX2},
 		},
 		Q5K: {
 			decodeQ5KAVX2,
-			[3]dotLoop{dot1xQ5KAVX2, dot2xQ5KAVX2, dot4xQ5KAVX2},
-			[3]axpyLoop{axpy1xQ5KAVX2, axpy2xQ5KAVX2, axpy4xQ5KAVX2},
+			[]dotLoop{dot1xQ5KAVX2, dot2xQ5KAVX2, dot4xQ5KAVX2},
+			[]axpyLoop{axpy1xQ5KAVX2, axpy2xQ5KAVX2, axpy4xQ5KAVX2},
 		},
 		Q6K: {
 			decodeQ6KAVX2,
-			[3]dotLoop{dot1xQ6KAVX2, dot2xQ6KAVX2, dot4xQ6KAVX2},
-			[3]axpyLoop{axpy1xQ6KAVX2, axpy2xQ6KAVX2, axpy4xQ6KAVX2},
+			[]dotLoop{dot1xQ6KAVX2, dot2xQ6KAVX2, dot4xQ6KAVX2},
+			[]axpyLoop{axpy1xQ6KAVX2, axpy2xQ6KAVX2, axpy4xQ6KAVX2},
 		},
 	}))
 	Registry.Add(cpu.AVX512, kernelsOf([Formats]loops{
 		Q4_0: {
 			decodeQ4_0AVX512,
-			[3]dotLoop{dot1xQ4_0AVX512, dot2xQ4_0AVX512, dot4xQ4_0AVX512},
-			[3]axpyLoop{axpy1xQ4_0AVX512, axpy2xQ4_0AVX512, axpy4xQ4_0AVX512},
+			[]dotLoop{dot1xQ4_0AVX512, dot2xQ4_0AVX512, dot4xQ4_0AVX512, dot8xQ4_0AVX512},
+			[]axpyLoop{axpy1xQ4_0AVX512, axpy2xQ4_0AVX512, axpy4xQ4_0AVX512},
 		},
 		Q4_1: {
 			decodeQ4_1AVX512,
-			[3]dotLoop{dot1xQ4_1AVX512, dot2xQ4_1AVX512, dot4xQ4_1AVX512},
-			[3]axpyLoop{axpy1xQ4_1AVX512, axpy2xQ4_1AVX512, axpy4xQ4_1AVX512},
+			[]dotLoop{dot1xQ4_1AVX512, dot2xQ4_1AVX512, dot4xQ4_1AVX512, dot8xQ4_1AVX512},
+			[]axpyLoop{axpy1xQ4_1AVX512, axpy2xQ4_1AVX512, axpy4xQ4_1AVX512},
 		},
 		Q5_0: {
 			decodeQ5_0AVX512,
-			[3]dotLoop{dot1xQ5_0AVX512, dot2xQ5_0AVX512, dot4xQ5_0AVX512},
-			[3]axpyLoop{axpy1xQ5_0AVX512, axpy2xQ5_0AVX512, axpy4xQ5_0AVX512},
+			[]dotLoop{dot1xQ5_0AVX512, dot2xQ5_0AVX512, dot4xQ5_0AVX512},
+			[]axpyLoop{axpy1xQ5_0AVX512, axpy2xQ5_0AVX512, axpy4xQ5_0AVX512},
 		},
 		Q5_1: {
 			decodeQ5_1AVX512,
-			[3]dotLoop{dot1xQ5_1AVX512, dot2xQ5_1AVX512, dot4xQ5_1AVX512},
-			[3]axpyLoop{axpy1xQ5_1AVX512, axpy2xQ5_1AVX512, axpy4xQ5_1AVX512},
+			[]dotLoop{dot1xQ5_1AVX512, dot2xQ5_1AVX512, dot4xQ5_1AVX512},
+			[]axpyLoop{axpy1xQ5_1AVX512, axpy2xQ5_1AVX512, axpy4xQ5_1AVX512},
 		},
 		Q8_0: {
 			decodeQ8_0AVX512,
-			[3]dotLoop{dot1xQ8_0AVX512, dot2xQ8_0AVX512, dot4xQ8_0AVX512},
-			[3]axpyLoop{axpy1xQ8_0AVX512, axpy2xQ8_0AVX512, axpy4xQ8_0AVX512},
+			[]dotLoop{dot1xQ8_0AVX512, dot2xQ8_0AVX512, dot4xQ8_0AVX512, dot8xQ8_0AVX512},
+			[]axpyLoop{axpy1xQ8_0AVX512, axpy2xQ8_0AVX512, axpy4xQ8_0AVX512},
 		},
 		Q4K: {
 			decodeQ4KAVX512,
-			[3]dotLoop{dot1xQ4KAVX512, dot2xQ4KAVX512, dot4xQ4KAVX512},
-			[3]axpyLoop{axpy1xQ4KAVX512, axpy2xQ4KAVX512, axpy4xQ4KAVX512},
+			[]dotLoop{dot1xQ4KAVX512, dot2xQ4KAVX512, dot4xQ4KAVX512, dot8xQ4KAVX512},
+			[]axpyLoop{axpy1xQ4KAVX512, axpy2xQ4KAVX512, axpy4xQ4KAVX512},
 		},
 		Q5K: {
 			decodeQ5KAVX512,
-			[3]dotLoop{dot1xQ5KAVX512, dot2xQ5KAVX512, dot4xQ5KAVX512},
-			[3]axpyLoop{axpy1xQ5KAVX512, axpy2xQ5KAVX512, axpy4xQ5KAVX512},
+			[]dotLoop{dot1xQ5KAVX512, dot2xQ5KAVX512, dot4xQ5KAVX512},
+			[]axpyLoop{axpy1xQ5KAVX512, axpy2xQ5KAVX512, axpy4xQ5KAVX512},
 		},
 		Q6K: {
 			decodeQ6KAVX512,
-			[3]dotLoop{dot1xQ6KAVX512, dot2xQ6KAVX512, dot4xQ6KAVX512},
-			[3]axpyLoop{axpy1xQ6KAVX512, axpy2xQ6KAVX512, axpy4xQ6KAVX512},
+			[]dotLoop{dot1xQ6KAVX512, dot2xQ6KAVX512, dot4xQ6KAVX512},
+			[]axpyLoop{axpy1xQ6KAVX512, axpy2xQ6KAVX512, axpy4xQ6KAVX512},
 		},
 	}))
 }
 
-// loops are the loops for a format over n blocks, at least one, those of products for 1, 2 and 4 rows.
+// loops are the loops for a format over n blocks, at least one, those of products for 1, 2, 4 rows and so on.
 type loops struct {
 	decode func(x *float32, blocks *byte, n int)
-	dot    [3]dotLoop
-	axpy   [3]axpyLoop
+	dot    []dotLoop
+	axpy   []axpyLoop
 }
 
 type (
@@ -132,7 +132,7 @@ func (l loops) dots(elements, bytes int) Dot {
 		}
 		_ = x[(len(y)-1)*stride+n*elements-1]
 		for r := 0; r < len(y); {
-			size := sizeOf(len(y) - r)
+			size := sizeOf(len(y)-r, len(l.dot))
 			l.dot[size](&y[r], &x[r*stride], stride, &blocks[0], n)
 			r += 1 << size
 		}
@@ -147,17 +147,17 @@ func (l loops) axpys(elements, bytes int) Axpy {
 		}
 		_ = y[(len(a)-1)*stride+n*elements-1]
 		for r := 0; r < len(a); {
-			size := sizeOf(len(a) - r)
+			size := sizeOf(len(a)-r, len(l.axpy))
 			l.axpy[size](&y[r*stride], stride, &a[r], &blocks[0], n)
 			r += 1 << size
 		}
 	}
 }
 
-// sizeOf returns which of the loops takes most of the rows that are left.
-func sizeOf(rows int) int {
+// sizeOf returns which of the loops, for 1, 2, 4 rows and so on, takes most of the rows that are left.
+func sizeOf(rows, loops int) int {
 	size := 0
-	for size < 2 && 2<<size <= rows {
+	for size < loops-1 && 2<<size <= rows {
 		size++
 	}
 	return size

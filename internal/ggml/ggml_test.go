@@ -100,6 +100,11 @@ func TestProducts(t *testing.T) {
 					what := fmt.Sprintf("%v: format %d, %d rows of %d blocks", tier, f, rows, n)
 					y := slices.Repeat([]float32{77}, rows+guards)
 					k.Dot[f](y[:rows], x, stride, blocks)
+					for r := range rows { // a row has the same bits beside any others
+						alone := []float32{77}
+						k.Dot[f](alone, x[r*stride:], stride, blocks)
+						require.Equal(t, alone, y[r:r+1], what)
+					}
 					sums := slices.Clone(x)
 					k.Axpy[f](sums, stride, a, blocks)
 					for r := range rows {

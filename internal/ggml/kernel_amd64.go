@@ -304,6 +304,11 @@ func dot2xQ4_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 //go:noescape
 func dot4xQ4_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 
+// dot8xQ4_0AVX512 writes the products of rows of x, stride elements apart, and n blocks.
+//
+//go:noescape
+func dot8xQ4_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
+
 // axpy1xQ4_0AVX512 adds multiples of n blocks to rows of y, stride elements apart.
 //
 //go:noescape
@@ -338,6 +343,11 @@ func dot2xQ4_1AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 //
 //go:noescape
 func dot4xQ4_1AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
+
+// dot8xQ4_1AVX512 writes the products of rows of x, stride elements apart, and n blocks.
+//
+//go:noescape
+func dot8xQ4_1AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 
 // axpy1xQ4_1AVX512 adds multiples of n blocks to rows of y, stride elements apart.
 //
@@ -444,6 +454,11 @@ func dot2xQ8_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 //go:noescape
 func dot4xQ8_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 
+// dot8xQ8_0AVX512 writes the products of rows of x, stride elements apart, and n blocks.
+//
+//go:noescape
+func dot8xQ8_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
+
 // axpy1xQ8_0AVX512 adds multiples of n blocks to rows of y, stride elements apart.
 //
 //go:noescape
@@ -478,6 +493,11 @@ func dot2xQ4KAVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 //
 //go:noescape
 func dot4xQ4KAVX512(y *float32, x *float32, stride int, blocks *byte, n int)
+
+// dot8xQ4KAVX512 writes the products of rows of x, stride elements apart, and n blocks.
+//
+//go:noescape
+func dot8xQ4KAVX512(y *float32, x *float32, stride int, blocks *byte, n int)
 
 // axpy1xQ4KAVX512 adds multiples of n blocks to rows of y, stride elements apart.
 //

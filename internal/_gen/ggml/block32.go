@@ -41,7 +41,8 @@ func q4_1(k *kernels, b vec.Pointer) reader {
 		ramp := ZMM()
 		VMOVUPS(numbers(0), ramp)
 		return func(emit emitter, step func(int)) {
-			table := k.plus(ramp, k.half(b.At(0)), k.half(b.At(2)))
+			d, m := k.halves(b.At(0))
+			table := k.plus(ramp, d, m)
 			of := func(v reg.VecVirtual) reg.VecVirtual { return pick(table, v) }
 			k.pairs(emit, b.At(4), 16, 16, nil, of, of)
 			step(32)
@@ -49,7 +50,7 @@ func q4_1(k *kernels, b vec.Pointer) reader {
 	}
 	mask := k.Constant(15)
 	return func(emit emitter, step func(int)) {
-		d, m := k.half(b.At(0)), k.half(b.At(2))
+		d, m := k.halves(b.At(0))
 		of := func(v reg.VecVirtual) reg.VecVirtual {
 			VCVTDQ2PS(v, v)
 			return k.plus(d, v, m)
@@ -63,10 +64,11 @@ func q4_1(k *kernels, b vec.Pointer) reader {
 func q5_0(k *kernels, b vec.Pointer) reader {
 	halves, fifths, sixteen, stack := newHalves(), newBits(), bytesOf(16), AllocLocal(32)
 	return func(emit emitter, step func(int)) {
-		d, q := k.half(b.At(0)), halves.load(b.At(6))
+		q := halves.load(b.At(6))
 		VPOR(fifths.load(b.At(2), sixteen), q, q)
 		VPSUBB(sixteen, q, q)
 		VMOVDQU(q, stack)
+		d := k.half(b.At(0)) // which takes a register from here on
 		for i := 0; i < 32; i += k.Lanes {
 			emit(i, k.scaled(d, k.signed(stack.Offset(i))))
 		}
@@ -78,9 +80,10 @@ func q5_0(k *kernels, b vec.Pointer) reader {
 func q5_1(k *kernels, b vec.Pointer) reader {
 	halves, fifths, sixteen, stack := newHalves(), newBits(), bytesOf(16), AllocLocal(32)
 	return func(emit emitter, step func(int)) {
-		d, m, q := k.half(b.At(0)), k.half(b.At(2)), halves.load(b.At(8))
+		q := halves.load(b.At(8))
 		VPOR(fifths.load(b.At(4), sixteen), q, q)
 		VMOVDQU(q, stack)
+		d, m := k.halves(b.At(0)) // which take registers from here on
 		for i := 0; i < 32; i += k.Lanes {
 			emit(i, k.plus(d, k.signed(stack.Offset(i)), m))
 		}

@@ -20,7 +20,7 @@ func main() {
 		for _, f := range formats {
 			k := kernels{Set: s}
 			k.decode(f)
-			for _, rows := range []int{1, 2, 4} {
+			for _, rows := range k.dotRows(f) {
 				k.dot(f, rows)
 			}
 			for _, rows := range []int{1, 2, 4} {
@@ -37,6 +37,9 @@ type format struct {
 	name  string
 	bytes int
 	begin func(k *kernels, b vec.Pointer) reader
+	// inLanes says that numbers are put together in lanes of 32 bits alone: operations on bytes of AVX2 have 16 registers, also where
+	// AVX-512 has 32, which sums of 8 rows take half of.
+	inLanes bool
 }
 
 type reader func(emit emitter, step func(elements int))
@@ -45,8 +48,8 @@ type reader func(emit emitter, step func(elements int))
 type emitter func(at int, v reg.VecVirtual)
 
 var formats = []format{
-	{"Q4_0", 18, q4_0}, {"Q4_1", 20, q4_1}, {"Q5_0", 22, q5_0}, {"Q5_1", 24, q5_1}, {"Q8_0", 34, q8_0},
-	{"Q4K", 144, q4K}, {"Q5K", 176, q5K}, {"Q6K", 210, q6K},
+	{"Q4_0", 18, q4_0, true}, {"Q4_1", 20, q4_1, true}, {"Q5_0", 22, q5_0, false}, {"Q5_1", 24, q5_1, false}, {"Q8_0", 34, q8_0, true},
+	{"Q4K", 144, q4K, true}, {"Q5K", 176, q5K, false}, {"Q6K", 210, q6K, false},
 }
 
 type kernels struct {
@@ -73,44 +76,61 @@ func (k *kernels) eachBlock(f format, emit emitter, step func(elements int)) {
 	JNZ(LabelRef("block"))
 }
 
-// rows returns where vectors of rows begin, stride elements apart, and what moves them on.
+// dotRows are the numbers of rows that there are loops of products for: as many as sums fit into registers.
+func (k *kernels) dotRows(f format) []int {
+	if k.Wide() && f.inLanes {
+		return []int{1, 2, 4, 8}
+	}
+	return []int{1, 2, 4}
+}
+
+// rows returns where vectors of up to 8 rows begin, stride elements apart, and what moves them on.
 func rows(param string, n int) (at []Mem, advance func(elements int)) {
 	stride := Load(Param("stride"), GP64())
 	base := Load(Param(param), GP64())
-	at = []Mem{{Base: base}, {Base: base, Index: stride, Scale: 4}, {Base: base, Index: stride, Scale: 8}}[:min(n, 3)]
-	if n > 3 {
-		last := GP64()
-		LEAQ(Mem{Base: stride, Index: stride, Scale: 2}, last)
-		at = append(at, Mem{Base: base, Index: last, Scale: 4})
+	times := map[int]reg.Register{1: stride} // multiples of stride
+	for r := range n {
+		switch factor := []int{0, 1, 1, 3, 2, 5, 3, 7}[r]; {
+		case r == 0:
+			at = append(at, Mem{Base: base})
+		default:
+			if times[factor] == nil {
+				times[factor] = GP64()
+				if factor == 7 {
+					LEAQ(Mem{Base: times[5], Index: stride, Scale: 2}, times[factor])
+				} else {
+					LEAQ(Mem{Base: stride, Index: stride, Scale: uint8(factor - 1)}, times[factor])
+				}
+			}
+			at = append(at, Mem{Base: base, Index: times[factor], Scale: uint8(4 * r / factor)})
+		}
 	}
 	return at, func(elements int) { ADDQ(I32(int32(4*elements)), base) }
 }
 
-// dot has several sums for each row, since vectors come faster than sums follow each other.
+// dotSums are the sums of a row: as many for each number of rows, so that a row has the same bits beside any others.
+const dotSums = 2
+
 func (k *kernels) dot(f format, n int) {
 	k.fused = true
 	name := fmt.Sprintf("dot%dx%s%s", n, f.name, k.Name)
 	vec.Func(name, "func(y *float32, x *float32, stride int, blocks *byte, n int)",
 		name+" writes the products of rows of x, stride elements apart, and n blocks.")
 	x, advance := rows("x", n)
-	sums := make([][]reg.VecVirtual, n)
+	sums := make([][dotSums]reg.VecVirtual, n)
 	for r := range sums {
-		for range 4 / n {
-			sums[r] = append(sums[r], k.Zero())
+		for i := range sums[r] {
+			sums[r][i] = k.Zero()
 		}
 	}
 	k.eachBlock(f, func(at int, v reg.VecVirtual) {
-		for r, sum := range sums {
-			VFMADD231PS(x[r].Offset(4*at), v, sum[at/k.Lanes%len(sum)])
+		for r := range sums {
+			VFMADD231PS(x[r].Offset(4*at), v, sums[r][at/k.Lanes%dotSums])
 		}
 	}, advance)
 	y := vec.Point("y", 4)
 	for r, sum := range sums {
-		for n := len(sum) / 2; n > 0; n /= 2 {
-			for i := range n {
-				VADDPS(sum[i+n], sum[i], sum[i])
-			}
-		}
+		VADDPS(sum[1], sum[0], sum[0])
 		VMOVSS(vec.Total(sum[0]), y.At(r))
 	}
 	vec.End()
@@ -159,6 +179,21 @@ func (k *kernels) half(from Mem) reg.VecVirtual {
 		VCVTPH2PS(r.AsX(), r)
 	}
 	return r
+}
+
+// halves returns two scales that follow each other, each in every lane.
+func (k *kernels) halves(from Mem) (first, second reg.VecVirtual) {
+	first, second = k.Register(), k.Register()
+	if k.Wide() {
+		VPBROADCASTD(from, first.AsY())
+		VCVTPH2PS(first.AsY(), first)
+	} else {
+		VPBROADCASTD(from, first.AsX())
+		VCVTPH2PS(first.AsX(), first)
+	}
+	VMOVSHDUP(first, second)
+	VMOVSLDUP(first, first)
+	return first, second
 }
 
 // spread returns a float in every lane.
