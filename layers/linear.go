@@ -57,6 +57,9 @@ func (l *Linear) product(p *Pass, y, x *Tensor, beta float32) {
 	p.macs += l.work(p)
 	p.Do(func() error {
 		if l.Frozen != nil {
+			if used := p.Batch.Used; used > 0 && p.rows == p.Batch.Rows {
+				return l.Frozen.ForwardUsed(used, y.View, x.View, beta)
+			}
 			return l.Frozen.Forward(y.View, x.View, beta)
 		}
 		return l.Weight.With(false, func(w snug.View) error {

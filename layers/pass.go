@@ -37,6 +37,7 @@ type Options struct {
 type Batch struct {
 	Rows       int
 	Sequences  int
+	Used       int        // rows, from the first on, that are read in the end; others may stay uncomputed; 0: all
 	Longest    int        // rows of the longest sequence
 	Starts     []int      // unless nil, sequence i has the rows Starts[i] to Starts[i+1]-1; nil: all have Rows/Sequences
 	Tokens     []int32    // [Rows]: the input of an [Embedding]
@@ -56,7 +57,7 @@ type Batch struct {
 	Draw  uint64 // with Options.Seed it determines the random numbers of dropout; below 2^48
 }
 
-// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Embeddings, Spans, Prefixes, Parts, Axes and Reach. Without starts the
+// Shape sets Rows, Sequences, Longest, Starts and Positions, and clears Used, Embeddings, Spans, Prefixes, Parts, Axes and Reach. Without starts the
 // rows are so many sequences of equal length, where 0 stands for 1. With starts, the argument sequences is ignored. The error
 // wraps [snug.ErrShape].
 func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
@@ -64,7 +65,7 @@ func (c *Batch) Shape(rows, sequences int, starts []int) (err error) {
 	if c == nil || rows < 1 {
 		return fmt.Errorf("%d rows, want 1 or more: %w", rows, snug.ErrShape)
 	}
-	c.Rows, c.Sequences, c.Starts, c.Longest = rows, max(1, sequences), starts, 0
+	c.Rows, c.Used, c.Sequences, c.Starts, c.Longest = rows, 0, max(1, sequences), starts, 0
 	c.Embeddings, c.Spans, c.Prefixes, c.Parts, c.Axes, c.Reach = Embeddings{}, nil, false, nil, nil, 0
 	c.Positions = c.Positions[:0]
 	if starts == nil {

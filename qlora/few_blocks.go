@@ -17,6 +17,11 @@ const fewTile = 1 << 14
 // prefetched is how many outputs ahead Backward fetches: a range of columns is not one stream.
 const prefetched = 4
 
+// rowsAlike reports whether a product of few rows gives a row the same bits beside any others.
+func (w *Weight) rowsAlike() bool {
+	return w.t == GGUF && w.Device().IsCPU() && ggml.Registry.Best().Dot[w.format] != nil
+}
+
 // blockRow returns the blocks of columns from lo to hi-1 of an output.
 func (w *weightCodes) blockRow(o, lo, hi int) []byte {
 	elements, size := w.format.Elements(), w.format.Bytes()

@@ -245,6 +245,26 @@ func (l *Linear) Forward(y, x snug.View, beta float32) error {
 	return l.forwardTiles(rows, y, x, beta)
 }
 
+// ForwardUsed is [Linear.Forward] where the first used rows of y alone are read, with the same bits: other rows may be left as they are. On
+// the CPU it leaves them where there are loops for few rows over blocks of llama.cpp's files, which give a row the same bits beside any others; elsewhere it computes
+// all. The error of a used below 1 or above the rows of x wraps [snug.ErrShape]; others are those of Forward.
+func (l *Linear) ForwardUsed(used int, y, x snug.View, beta float32) error {
+	if err := l.usable(); err != nil {
+		return fmt.Errorf("qlora: linear: forward: %w", err)
+	}
+	rows, err := l.check("forward", x, "x", l.in, y, "y", l.out)
+	if err != nil {
+		return err
+	}
+	if used < 1 || used > rows {
+		return fmt.Errorf("qlora: linear: forward: %d rows are used, want 1 to %d: %w", used, rows, snug.ErrShape)
+	}
+	if used < rows && l.few(rows, y, x, beta) && l.w.rowsAlike() {
+		return l.forwardFew(used, part(y, 0, used*l.out), part(x, 0, used*l.in), beta)
+	}
+	return l.Forward(y, x, beta)
+}
+
 func (l *Linear) forwardTiles(rows int, y, x snug.View, beta float32) error {
 	return l.each(func(lo, hi int, part snug.View) error {
 		to, err := y.Slice(lo, y.Len())

@@ -49,6 +49,7 @@ type Generator struct {
 	axes    [3][]int32 // of the rows of a pass
 	masks   []chunkMask
 	alone   [1]*Generator // itself, for passes of one text
+	sight   sight         // while a layer is computed
 }
 
 // cache is the keys and values of a layer, each row KVHeads·HeadDim elements.

@@ -1,11 +1,13 @@
 package transformer
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
 )
@@ -45,8 +47,9 @@ func attend(o *layers.Pass, a *layers.Attention, x *tensor, layer int, list []*G
 			return part(t.View, i*n, n)
 		}
 		o.Batch.Rows, o.Batch.Sequences, o.Batch.Longest = rows, 1, len(g.tokens)
-		g.see(o, a, &g.layers[layer], of(att), of(q), of(k), of(v))
+		g.look(o, a, &g.layers[layer], of(att), of(q), of(k), of(v))
 	}
+	o.Do(func() error { return seeAll(list) })
 	o.Batch = b
 	for i := len(list) * rows; i < b.Rows; i++ {
 		o.Do(func() error {
@@ -59,8 +62,15 @@ func attend(o *layers.Pass, a *layers.Attention, x *tensor, layer int, list []*G
 	return z, o.Err
 }
 
-// see computes the attention of the rows of a text. Without a k the rows of q have q, k and v side by side.
-func (g *Generator) see(o *layers.Pass, a *layers.Attention, l *cache, att, q, k, v snug.View) {
+// sight is the attention of the rows of a text in a layer.
+type sight struct {
+	att, q, k, v snug.View
+	options      attention.Options
+	err          error
+}
+
+// look adds the rows of a text to a cache, and prepares their attention. Without a k the rows of q have q, k and v side by side.
+func (g *Generator) look(o *layers.Pass, a *layers.Attention, l *cache, att, q, k, v snug.View) {
 	g.append(o, l, q, k, v)
 	c := a.Options(o)
 	c.SeqK, c.Align = l.used, attention.BottomRight
@@ -69,10 +79,31 @@ func (g *Generator) see(o *layers.Pass, a *layers.Attention, l *cache, att, q, k
 		apart := attention.SequenceMajor(c)
 		c.K, c.V = apart.K, apart.V
 	}
-	o.Do(func() error {
-		n := l.used * a.KVHeads * a.HeadDim
-		return attention.Forward(att, snug.ViewOf([]float32(nil)), q, part(l.k, 0, n), part(l.v, 0, n), c)
-	})
+	n := l.used * a.KVHeads * a.HeadDim
+	g.sight = sight{att: att, q: q, k: part(l.k, 0, n), v: part(l.v, 0, n), options: c}
+}
+
+// see computes the attention.
+func (s *sight) see() {
+	s.err = attention.Forward(s.att, snug.ViewOf([]float32(nil)), s.q, s.k, s.v, s.options)
+}
+
+var sightTask = cpu.NewTask(func(list *[]*Generator, i int) { (*list)[i].sight.see() })
+
+// seeAll computes the attention of texts, on the processor of several at a time: one has too few heads for all cores.
+func seeAll(list []*Generator) (err error) {
+	if list[0].m.dev.IsCPU() && len(list) > 1 {
+		sightTask.Run(len(list), list)
+	} else {
+		for _, g := range list {
+			g.sight.see()
+		}
+	}
+	for _, g := range list {
+		err = cmp.Or(err, g.sight.err)
+		g.sight = sight{}
+	}
+	return err
 }
 
 // append adds the rows of k and v to a cache. It first drops rows that no query will see, if the cache is full.

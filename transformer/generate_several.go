@@ -17,7 +17,7 @@ import (
 const maxTexts = 1 << 12
 
 // ComputeNext computes, in one pass, what Next of each of several generators would compute in passes of their own: the keys and
-// values of the last token, and the Logits after it. A Next that follows then only chooses. Texts join and leave between two calls:
+// values of the last token, and the Logits after it. A Next that follows then only chooses, and those of several generators may do so at the same time. Texts join and leave between two calls:
 //
 //	for len(list) > 0 {
 //		err := m.ComputeNext(ctx, list, 8)
@@ -30,7 +30,8 @@ const maxTexts = 1 << 12
 //
 // The pass has one row for each text, and rows in all if these are more. The last bits of a product depend on its number of rows. So
 // calls with one number of rows, which is not less than the texts, give a text the same bits beside any others, while the processor
-// computes rows that nobody reads. 0 is as many as texts. Models with experts, whose products have as many rows as
+// computes rows that nobody reads, except where the product of a row has the same bits beside any others, see [qlora.Linear.ForwardUsed].
+// 0 is as many as texts. Models with experts, whose products have as many rows as
 // chose the expert, and those with a dynamic rope compute one text after the other, each alone.
 //
 // Besides the caches it takes 4·rows·Config.Vocab bytes, as workspace of the model. Generators of prompts that are computed with their
@@ -89,7 +90,7 @@ func (m *Model) checkTexts(ctx context.Context, list []*Generator, rows int) err
 
 // computeTexts computes the last tokens of texts in a pass of so many rows. The rows that are too many repeat the first.
 func (m *Model) computeTexts(ctx context.Context, list []*Generator, rows int) error {
-	b := layers.Batch{Rows: rows, Sequences: rows, Tokens: m.lastTokens[:0], Positions: m.pass.Batch.Positions[:0]}
+	b := layers.Batch{Rows: rows, Sequences: rows, Used: len(list), Tokens: m.lastTokens[:0], Positions: m.pass.Batch.Positions[:0]}
 	most := 0
 	for i := range rows {
 		g := list[0]

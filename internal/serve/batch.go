@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/transformer"
 )
 
@@ -275,23 +276,42 @@ func (b *batch) answer(ctx context.Context, m *served, jobs []*job) {
 		}
 		return
 	}
-	for _, j := range jobs {
-		token, err := j.g.Next(ctx)
-		if err != nil {
-			b.fail(ctx, j, err)
+	chosen := choices{ctx, jobs, make([]choice, len(jobs))}
+	choose.Run(len(jobs), chosen)
+	for i, j := range jobs {
+		c := &chosen.list[i]
+		if c.err != nil {
+			b.fail(ctx, j, c.err)
 			continue
 		}
 		j.said++
-		e := event{token: token, end: slices.Contains(m.Ends, token)}
-		if j.top >= 0 {
-			e.odds = mostLikely(j.g.Logits(), token, j.top)
-		}
-		j.tell([]event{e}, false, nil)
-		if e.end || j.said == j.most {
+		c.end = slices.Contains(m.Ends, c.token)
+		j.tell([]event{c.event}, false, nil)
+		if c.end || j.said == j.most {
 			b.end(j, nil)
 		}
 	}
 }
+
+// choices are the next tokens of jobs, whose logits are computed.
+type choices struct {
+	ctx  context.Context
+	jobs []*job
+	list []choice
+}
+
+type choice struct {
+	event
+	err error
+}
+
+// choose chooses them on all cores: it takes an exponential for each token of the vocabulary.
+var choose = cpu.NewTask(func(c *choices, i int) {
+	j, to := c.jobs[i], &c.list[i]
+	if to.token, to.err = j.g.Next(c.ctx); to.err == nil && j.top >= 0 {
+		to.odds = mostLikely(j.g.Logits(), to.token, j.top)
+	}
+})
 
 // fail ends a job by an error.
 func (b *batch) fail(ctx context.Context, j *job, err error) {
