@@ -55,6 +55,7 @@ func (j *forwardJob) Operands(yield func(*driver.Mem)) {
 
 // Run implements [driver.Job].
 func (j forwardJob) Run() {
+	j.c = j.c.together()
 	heads := j.c.Batch * j.c.Heads
 	longest, _ := j.c.longest()
 	tiles := cpu.Chunks(longest, tileQ)

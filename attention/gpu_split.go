@@ -93,26 +93,6 @@ func (c *Options) seenKeys(tile int) int {
 	return most
 }
 
-// rowsOfHeads returns Options that compute the same for one query of each sequence, with the query heads that read a
-// key head as the queries of one head: then a tile has them all, and their keys are read once. Other Options, and
-// features that tell heads apart but sinks, it returns as they are. c is resolved, for a forward pass on a device.
-func (c *Options) rowsOfHeads() Options {
-	r := *c
-	if c.SeqQ != 1 || c.KVHeads == 0 || c.packed() || c.Slopes.Len() > 0 || c.Bias.X.Len() > 0 || c.Mask != nil || c.Dropout.P > 0 {
-		return r
-	}
-	group := c.Heads / c.KVHeads
-	r.Heads, r.SeqQ, r.oneQuery = c.KVHeads, group, true
-	r.Q = Strides{Batch: c.Q.Batch, Head: group * c.Q.Head, Row: c.Q.Head}
-	r.Out = Strides{Batch: c.Out.Batch, Head: group * c.Out.Head, Row: c.Out.Head}
-	if c.Causal && c.KLens == nil && c.Window == (Window{}) && !c.cached() {
-		s := c.sequence(0)
-		_, r.SeqK = s.keys(0)
-		r.Causal = false
-	}
-	return r
-}
-
 // rowBytes returns the bytes that a split leaves of a row: sums, the greatest score and the sum of weights.
 func rowBytes(dim int) int { return 4 * (dim + 2) }
 

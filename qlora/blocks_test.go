@@ -13,6 +13,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/gguf"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/ggml"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/kerneltest"
@@ -171,6 +172,43 @@ func TestBlocksFew(t *testing.T) {
 				kerneltest.NoAllocs(t, func() { _ = l.Backward(snug.ViewOf(dxs[0]), dy, 1) })
 			}
 		}
+	}
+}
+
+// TestForwardUsed: rows that are read have the bits that they have in Forward of all, and other rows are left where a format has loops.
+//
+//check:in tiers
+func TestForwardUsed(t *testing.T) {
+	const out, in = 130, 512
+	var all []*Weight
+	for _, typ := range []gguf.Type{gguf.Q4_0, gguf.Q4_1, gguf.Q5_0, gguf.Q5_1, gguf.Q8_0, gguf.Q4_K, gguf.Q5_K, gguf.Q6_K, gguf.Q2_K} {
+		w, _ := newBlocksOf(t, typ, out, in)
+		all = append(all, w)
+	}
+	nf4, err := NewWeight(kerneltest.Normal(1, out*in), []int{out, in}, Options{})
+	require.NoError(t, err)
+	for i, w := range append(all, nf4) {
+		l, err := NewLinear(w, snug.BF16, 0)
+		require.NoError(t, err)
+		for _, rows := range []int{1, 5, 8, 12} {
+			x, before := on(t, snug.CPU(), snug.BF16, kerneltest.Normal(2, rows*in)), kerneltest.Normal(3, rows*out)
+			want := slices.Clone(before)
+			require.NoError(t, l.Forward(snug.ViewOf(want), x, 0.5))
+			for used := 1; used <= rows; used++ {
+				y := slices.Clone(before)
+				require.NoError(t, l.ForwardUsed(used, snug.ViewOf(y), x, 0.5))
+				sameBits(t, want[:used*out], y[:used*out])
+				if used < rows && rows <= 8 && w.rowsAlike() {
+					sameBits(t, before[used*out:], y[used*out:])
+				} else {
+					sameBits(t, want, y)
+				}
+			}
+			for _, used := range []int{-1, 0, rows + 1, math.MinInt} {
+				require.ErrorIs(t, l.ForwardUsed(used, snug.ViewOf(want), x, 0), snug.ErrShape)
+			}
+		}
+		require.Equal(t, i < 8 && ggml.Registry.Tier() != cpu.Go, w.rowsAlike())
 	}
 }
 

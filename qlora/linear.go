@@ -245,9 +245,10 @@ func (l *Linear) Forward(y, x snug.View, beta float32) error {
 	return l.forwardTiles(rows, y, x, beta)
 }
 
-// ForwardUsed is [Linear.Forward] where the first used rows of y alone are read, with the same bits: other rows may be left as they are. On
-// the CPU it leaves them where there are loops for few rows over blocks of llama.cpp's files, which give a row the same bits beside any others; elsewhere it computes
-// all. The error of a used below 1 or above the rows of x wraps [snug.ErrShape]; others are those of Forward.
+// ForwardUsed is [Linear.Forward] where only the first used rows of y, at least 1, are read. They have the same bits; the others may
+// be left as they are. On the CPU that spares their products where there are loops for few rows over blocks of llama.cpp's files.
+//
+// Errors are those of Forward; a used out of range wraps [snug.ErrShape].
 func (l *Linear) ForwardUsed(used int, y, x snug.View, beta float32) error {
 	if err := l.usable(); err != nil {
 		return fmt.Errorf("qlora: linear: forward: %w", err)

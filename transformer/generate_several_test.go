@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -61,11 +62,32 @@ func wideRows(t testing.TB, dt snug.DType, base qlora.Type) *Model {
 	return m
 }
 
+// blocksModel returns a model whose layers have blocks of a GGUF file.
+func blocksModel(t testing.TB, dt snug.DType) *Model {
+	t.Helper()
+	whole, err := New(&Config{
+		Family: "llama", Vocab: 300, Dim: 128, Hidden: 192, Layers: 2, Heads: 6, KVHeads: 2, HeadDim: 32, Context: 256, NormEps: 1e-6, Activation: SiLU, Gated: true,
+		Rope: Rope{Kind: RopeDefault, Theta: 1e4, Dim: 32}, Windows: []int{0, 0}, ScoreScale: math.Pow(32, -0.5), EmbeddingScale: 1, Tied: true, InitStd: 0.3, EOS: []int{2},
+	}, Options{Seed: 3})
+	require.NoError(t, err)
+	dir := t.TempDir()
+	require.NoError(t, whole.Save(dir, 0))
+	m, err := Open(ggufFile(t, dir, "q4_0"), Options{DType: dt})
+	require.NoError(t, err)
+	require.Equal(t, gguf.Q4_0, m.layers[0].Weight.Quantized.Blocks())
+	return m
+}
+
 // With a fixed number of rows the logits of a text have the same bits alone and beside others, on every processor.
 func TestComputeNextSameBits(t *testing.T) {
 	for _, dt := range []snug.DType{snug.F32, snug.BF16} {
-		for _, base := range []qlora.Type{0, qlora.NF4} {
-			m := wideRows(t, dt, base)
+		for _, base := range []qlora.Type{0, qlora.NF4, qlora.GGUF} {
+			var m *Model
+			if base == qlora.GGUF {
+				m = blocksModel(t, dt) // whose rows that nobody reads are not computed
+			} else {
+				m = wideRows(t, dt, base)
+			}
 			start := func(seed int) *Generator {
 				g := newGenerator(t, m, GenerateOptions{Context: 64, Sampling: Sampling{Temperature: 1.5, Seed: uint64(seed)}})
 				require.NoError(t, g.Prompt(t.Context(), []int32{1, int32(seed), 7, int32(2 * seed)}))

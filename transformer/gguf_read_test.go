@@ -20,7 +20,7 @@ import (
 )
 
 // ggufFile writes the file of a folder, with a tokenizer's special tokens.
-func ggufFile(t *testing.T, dir, kind string) string {
+func ggufFile(t testing.TB, dir, kind string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "model.gguf")
 	require.NoError(t, saveFolder(dir, path, GGUFOptions{Type: kind, Metadata: []gguf.Pair{
