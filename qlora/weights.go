@@ -27,13 +27,17 @@ import (
 //	name_blocks, name_scales      U8 [..., in/32, 16], the code of the first of two elements in the lower half, and
 //	                              U8 or F8_E8M0 [..., in/32]; the weight is [..., in]
 //	name, name_scale_inv          F8_E4M3 or F8_E5M2 [out, in], and its scales: one, [out], [out, 1], or one for each
-//	                              block, of 128×128 or as their shape divides [out, in]. They are F32, BF16, F16 or F8_E8M0; the name may also be name_scale
+//	                              block, of 128×128 or as their shape divides [out, in]. They are F32, BF16, F16, or F8_E8M0, which
+//	                              may be called U8; the name may also be name_scale
 //	name, SCB                     I8 [out, in], and F32 [out]: the largest magnitudes of rows
 //
 // transformers' convert_moe_packed_tensors gives an MXFP4 weight with its last two dimensions exchanged. Package amp
 // reads the other tensors.
 // A Weights is safe for concurrent use.
-type Weights struct{ set *safetensors.Set }
+type Weights struct {
+	set   *safetensors.Set
+	block grid // of SetBlock
+}
 
 // OpenWeights opens what [amp.OpenWeights] opens, with its checks, memory and errors: a
 // safetensors file, or a folder with one or with shards and their index.
@@ -42,7 +46,7 @@ func OpenWeights(path string) (*Weights, error) {
 	if err != nil {
 		return nil, fmt.Errorf("qlora: OpenWeights: %w", err)
 	}
-	return &Weights{set}, nil
+	return &Weights{set: set}, nil
 }
 
 // NewWeights is [OpenWeights] for a file of size bytes that r reads. If many goroutines use the
@@ -56,7 +60,21 @@ func NewWeights(r io.ReaderAt, size int64) (*Weights, error) {
 	if err != nil {
 		return nil, fmt.Errorf("qlora: NewWeights: %w", err)
 	}
-	return &Weights{safetensors.One(r, h, nil)}, nil
+	return &Weights{set: safetensors.One(r, h, nil)}, nil
+}
+
+// SetBlock says how many rows and columns of an FP8 weight share a scale, as the description of a model does that has other blocks than
+// 128×128: files have no place for it. Blocks at the ends of a matrix may have fewer. Scales for rows or for whole weights are read as
+// before, and others are errors of Load. Call it before the first Load. The error wraps [snug.ErrConfig] for numbers below 1.
+func (w *Weights) SetBlock(rows, cols int) error {
+	if w == nil || w.set == nil {
+		return fmt.Errorf("qlora: SetBlock: the Weights is nil, or was not made by OpenWeights or NewWeights: %w", snug.ErrConfig)
+	}
+	if rows < 1 || cols < 1 {
+		return fmt.Errorf("qlora: SetBlock: a block of %d×%d, want 1 or more rows and columns: %w", rows, cols, snug.ErrConfig)
+	}
+	w.block = grid{rows, cols}
+	return nil
 }
 
 // Close closes the files that OpenWeights opened. After that Load and a second Close

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
 	"github.com/snug-ml/snug/internal/octet"
 	"github.com/snug-ml/snug/internal/safetensors"
@@ -161,57 +162,85 @@ func swapHalves(b []byte) {
 }
 
 // loadOctets reads FP8 and INT8.
-func (l loader) loadOctets(w *Weight) (err error) {
+func (l loader) loadOctets(w *Weight) error {
+	scales, name, err := l.shapeOctets(w)
+	if err != nil {
+		return err
+	}
+	return l.fillOctets(w, name, scales, 0, w.n, func(turn func([]byte)) error { return l.codesTurned(&w.packed, "", w.n, turn) })
+}
+
+// shapeOctets checks the tensors of a weight of 8 bits, sets its grid, and returns its scales and the name of their tensor.
+func (l loader) shapeOctets(w *Weight) (scales []float32, name string, err error) {
 	if len(w.shape) != 2 {
-		return fmt.Errorf("it has the shape %v, want two dimensions: %w", w.shape, snug.ErrCorrupt)
+		return nil, "", fmt.Errorf("it has the shape %v, want two dimensions: %w", w.shape, snug.ErrCorrupt)
 	}
 	if w.n, err = safetensors.Elements(w.shape); err != nil {
-		return fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+		return nil, "", fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
 	if w.t == INT8 {
 		w.dtype = snug.F16
 		if err := l.checkRowFormat(); err != nil {
-			return err
+			return nil, "", err
 		}
 	}
 	if w.n == 0 { // it has no scales either
 		w.setGrid(gridOf(w.t, ByBlock, w.shape[0], w.shape[1]))
-		return w.setOctets(l.dev, nil, nil)
+		return nil, "", nil
 	}
 	name, p, err := l.scale(w.t)
 	if err != nil {
-		return err
+		return nil, name, err
 	}
-	g, err := scaleGrid(p.Tensor, w.shape[0], w.shape[1])
+	g, err := l.w.scaleGrid(p.Tensor, w.shape[0], w.shape[1])
 	if w.t == INT8 && (err != nil || g != gridOf(INT8, 0, w.shape[0], w.shape[1])) {
 		err = fmt.Errorf("scales of shape %v for a weight %v, want one for each row: %w", p.Tensor.Shape, w.shape, snug.ErrCorrupt)
 	}
 	if err != nil {
-		return fmt.Errorf("tensor %q: %w", name, err)
+		return nil, name, fmt.Errorf("tensor %q: %w", name, err)
 	}
 	w.setGrid(g)
-	scales, err := l.scales(p, w.scaleCount())
-	if err != nil {
-		return fmt.Errorf("tensor %q: %w", name, err)
+	if scales, err = l.scales(p, w.scaleCount()); err != nil {
+		return nil, name, fmt.Errorf("tensor %q: %w", name, err)
 	}
-	f := w.t.octets()
+	largest := w.t.octets().Largest()
 	for i, s := range scales {
-		if largest := s * f.Largest(); largest-largest != 0 {
-			return fmt.Errorf("tensor %q: scale %d is %g, want numbers whose products with %g are finite: %w", name, i, s, f.Largest(), snug.ErrCorrupt)
+		if most := s * largest; most-most != 0 || s < 0 {
+			return nil, name, fmt.Errorf("tensor %q: scale %d is %g, want numbers of 0 or more whose products with %g are finite: %w", name, i, s, largest, snug.ErrCorrupt)
 		}
+	}
+	return scales, name, nil
+}
+
+// fillOctets sets the scales of a weight of 8 bits, and its codes, which read gets, n from element first of the tensor on. A scale of 0
+// is an error unless all its elements are 0: it would lose them.
+func (l loader) fillOctets(w *Weight, name string, scales []float32, first, n int, read func(turn func([]byte)) error) (err error) {
+	if n == 0 {
+		return w.setOctets(l.dev, nil, nil)
 	}
 	if w.absmax, err = put(l.dev, scales); err != nil {
 		return err
 	}
-	bad, read := -1, 0 // the element that is no number, and how many were looked at
-	err = l.codesTurned(&w.packed, "", w.n, func(b []byte) {
+	f, in := w.t.octets(), max(1, w.shape[1])
+	zeros := slices.Contains(scales, 0)
+	bad, lost, at := -1, -1, 0 // elements that are no number, or have lost their scale, and how many were looked at
+	err = read(func(b []byte) {
 		if i := notNumber(b, f); i >= 0 && bad < 0 {
-			bad = read + i
+			bad = at + i
 		}
-		read += len(b)
+		for i := 0; zeros && lost < 0 && i < len(b); i++ {
+			if e := at + i; f.Values[b[i]] != 0 && w.grid.of(e/in, in, scales)[e%in/w.grid.cols] == 0 {
+				lost = e
+			}
+		}
+		at += len(b)
 	})
-	if err == nil && bad >= 0 {
-		err = fmt.Errorf("element %d is NaN or infinite: %w", bad, snug.ErrCorrupt)
+	switch {
+	case err != nil:
+	case bad >= 0:
+		err = fmt.Errorf("element %d is NaN or infinite: %w", first+bad, snug.ErrCorrupt)
+	case lost >= 0:
+		err = fmt.Errorf("tensor %q: the scale of element %d is 0, and the element is not: %w", name, first+lost, snug.ErrCorrupt)
 	}
 	return err
 }
@@ -247,33 +276,36 @@ func (l loader) scale(t Type) (name string, p safetensors.Place, err error) {
 }
 
 // scaleGrid returns which elements of a matrix share a scale, from the shape of its scales: one for all, for each row,
-// or for each block. Blocks are 128×128 if that gives the shape, and else divide the matrix.
-func scaleGrid(t *safetensors.Tensor, out, in int) (grid, error) {
+// or for each block. Without [Weights.SetBlock] blocks are 128×128 if that gives the shape, and else divide the matrix.
+func (w *Weights) scaleGrid(t *safetensors.Tensor, out, in int) (grid, error) {
 	n, err := safetensors.Elements(t.Shape)
 	if err != nil {
 		return grid{}, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
 	column := len(t.Shape) == 1 || len(t.Shape) == 2 && t.Shape[1] == 1
-	block := gridOf(FP8, ByBlock, out, in)
+	block, set := w.block, w.block != grid{}
+	if !set {
+		block = gridOf(FP8, ByBlock, out, in)
+	}
 	switch {
 	case column && n == out:
 		return gridOf(FP8, ByRow, out, in), nil
 	case n == 1:
 		return gridOf(FP8, ByTensor, out, in), nil
-	case len(t.Shape) == 2 && n == block.count(out, in) && t.Shape[0] == (out+scaleBlock-1)/scaleBlock:
+	case len(t.Shape) == 2 && n == block.count(out, in) && t.Shape[0] == cpu.Chunks(out, block.rows):
 		return block, nil
-	case len(t.Shape) == 2 && n > 0 && out%t.Shape[0] == 0 && in%t.Shape[1] == 0:
+	case !set && len(t.Shape) == 2 && n > 0 && out%t.Shape[0] == 0 && in%t.Shape[1] == 0:
 		return grid{out / t.Shape[0], in / t.Shape[1]}, nil
 	}
-	return grid{}, fmt.Errorf("scales of shape %v for a weight [%d, %d], want one for all, for each row, or for each block of 128×128: %w",
-		t.Shape, out, in, snug.ErrCorrupt)
+	return grid{}, fmt.Errorf("scales of shape %v for a weight [%d, %d], want one for all, for each row, or for each block of %d×%d: %w",
+		t.Shape, out, in, block.rows, block.cols, snug.ErrCorrupt)
 }
 
 // scales reads a tensor of n scales as float32.
 func (l loader) scales(p safetensors.Place, n int) ([]float32, error) {
-	x, size := make([]float32, n), map[string]int{"F32": 4, "BF16": 2, "F16": 2, "F8_E8M0": 1}[p.Tensor.DType]
+	x, size := make([]float32, n), map[string]int{"F32": 4, "BF16": 2, "F16": 2, "F8_E8M0": 1, "U8": 1}[p.Tensor.DType]
 	if size == 0 {
-		return nil, fmt.Errorf("its type is %s, want F32, BF16, F16 or F8_E8M0: %w", p.Tensor.DType, snug.ErrCorrupt)
+		return nil, fmt.Errorf("its type is %s, want F32, BF16, F16, F8_E8M0 or U8: %w", p.Tensor.DType, snug.ErrCorrupt)
 	}
 	b := make([]byte, n*size)
 	if err := l.w.set.Read(p, b, 0); err != nil {

@@ -100,8 +100,10 @@ func TestLoadRowsErrors(t *testing.T) {
 	require.NoError(t, err)
 	w, err = NewWeights(bytes.NewReader(b.Bytes()), int64(b.Len()))
 	require.NoError(t, err)
-	for _, name := range []string{"nf4", "fp8"} {
-		_, err = w.LoadRows(name, Rows{0, 1, 1}, nil)
-		require.ErrorIs(t, err, snug.ErrConfig, name)
+	_, err = w.LoadRows("nf4", Rows{0, 1, 1}, nil)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	for _, r := range []Rows{{0, 2, 1}, {1, 1, 2}, {-1, 1, 1}} {
+		_, err = w.LoadRows("fp8", r, nil)
+		require.ErrorIs(t, err, snug.ErrShape, r)
 	}
 }

@@ -35,8 +35,6 @@ func (m *Model) checkBase() error {
 	switch {
 	case o.Base != 0 && o.Base.String() == "invalid":
 		return fmt.Errorf("the option Base is %d, want 0 or a type of package qlora: %w", o.Base, snug.ErrConfig)
-	case o.Base != 0 && m.storedType != 0 && o.Base != m.storedType:
-		return fmt.Errorf("the option Base is %s, and the folder has matrices in %s: %w", o.Base, m.storedType, snug.ErrConfig)
 	}
 	return m.checkPages(held)
 }

@@ -88,8 +88,9 @@ type Config struct {
 	ResidualDropout  float64 // dropout of the output of each half
 	EmbeddingDropout float64 // dropout of the embedding
 
-	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 for the quant_method "fp8",
-	// INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0 for floats. [New] ignores Stored.
+	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 for the quant_method "fp8", FP8 for
+	// compressed-tensors and fbgemm_fp8, INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0
+	// for floats. [New] ignores Stored.
 	Stored qlora.Type
 	// Floats are the matrices of the layers that such a folder has in floats, by their names in [Config.Tensors].
 	// [ReadConfig] takes them from the list in config.json of modules that were not converted, and for MXFP4 they are all
@@ -98,6 +99,8 @@ type Config struct {
 	Floats []string
 	// StoredBits is the mean bits of an element of the matrices in Stored, if that is GGUF.
 	StoredBits float64
+	// StoredBlock is how many rows and columns of an 8-bit float in Stored share a scale, where config.json says it, and otherwise 0.
+	StoredBlock [2]int
 
 	InitStd float64    // standard deviation of initial weights
 	DType   snug.DType // type of the published weights, 0 if the file does not say it

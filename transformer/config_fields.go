@@ -25,7 +25,7 @@ type fields struct {
 	std     defaults  // of the family
 	err     error
 
-	unconverted []string // modules that quantization_config leaves in floats
+	stored storedAs // of quantization_config
 }
 
 func newFields(text []byte, path string, c *Config) (*fields, error) {

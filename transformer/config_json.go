@@ -43,7 +43,7 @@ func parseConfig(text []byte) (*Config, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	c.Floats = c.unconverted(f.unconverted)
+	c.Floats = c.floatsOf(f.stored)
 	return c, nil
 }
 

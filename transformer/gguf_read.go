@@ -33,7 +33,7 @@ func newGGUF(f *gguf.File, o Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.Stored != 0 && o.Device != nil && !o.Device.IsCPU() {
+	if o.keeps(config.Stored) && o.Device != nil && !o.Device.IsCPU() {
 		return nil, fmt.Errorf("matrices in blocks of llama.cpp's are for the CPU, and the model is for %s: %w", o.Device.Name(), snug.ErrDevice)
 	}
 	from := &ggufSource{file: f, form: form, places: map[string]ggufPlace{}}

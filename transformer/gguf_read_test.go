@@ -140,8 +140,15 @@ func TestGGUFAdaptersTrain(t *testing.T) {
 	require.InDelta(t, want.Mean(), lossOf(t, merged, Options{DType: snug.F32}, batch), 1e-5*want.Mean())
 	require.InDelta(t, want.Mean(), lossOf(t, path, Options{DType: snug.F32, AdapterDir: adapter}, batch), 1e-6*want.Mean())
 
-	_, err = Open(path, Options{Base: qlora.NF4})
-	refuses(t, err, snug.ErrConfig, "gguf")
+	floats := Options{DType: snug.F32, Decode: true}
+	require.Equal(t, lossOf(t, path, Options{DType: snug.F32}, batch), lossOf(t, path, floats, batch))
+	decoded, err := Open(path, floats)
+	require.NoError(t, err)
+	plain := filepath.Join(t.TempDir(), "decoded")
+	require.NoError(t, decoded.Save(plain, 0))
+	require.NoError(t, decoded.Close())
+	nf4 := Options{DType: snug.F32, Base: qlora.NF4}
+	require.Equal(t, lossOf(t, plain, nf4, batch), lossOf(t, path, nf4, batch))
 	_, err = Open(path, Options{Adapter: &qlora.AdapterOptions{Rank: 2, Init: "pissa"}})
 	refuses(t, err, snug.ErrConfig, "gguf")
 }

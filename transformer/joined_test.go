@@ -82,9 +82,12 @@ func TestOpenMXFP4(t *testing.T) {
 		require.Equal(t, experts+map[bool]int{true: 4}[o.Base != 0]*m.config.Layers, quantized)
 	}
 
-	_, err = Open(g.dir, Options{Base: qlora.NF4})
-	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "the option Base is nf4, and the folder has matrices in mxfp4")
+	decoded := filepath.Join(t.TempDir(), "decoded")
+	m := open32(t, g, Options{Decode: true})
+	require.Equal(t, allLogits(t, open32(t, g, Options{}), g.batch()), allLogits(t, m, g.batch()))
+	require.NoError(t, m.Save(decoded, 0))
+	again := open32(t, modelGolden{dir: decoded}, Options{Base: qlora.NF4})
+	require.Equal(t, allLogits(t, again, g.batch()), allLogits(t, open32(t, g, Options{Base: qlora.NF4}), g.batch()))
 	_, err = Open(g.dir, Options{PlainAttention: true, DType: snug.BF16})
 	require.NoError(t, err)
 }

@@ -34,9 +34,10 @@ import (
 // A Model is not safe for concurrent use.
 type Model struct {
 	config     Config
-	whole      string // model_type of the folder, if it has names and tensors of a multimodal model
-	storedType qlora.Type
-	stored     map[string]bool // the matrices that the folder has quantized, in that form
+	whole      string          // model_type of the folder, if it has names and tensors of a multimodal model
+	coded      codes           // the matrices that the folder has quantized
+	storedType qlora.Type      // their form if they stay in it, else 0
+	stored     map[string]bool // and they, else none
 	options    Options
 	dev        *snug.Device
 	dtype      snug.DType
@@ -99,6 +100,13 @@ type Model struct {
 	leaving           []leaving      // pieces of checkpoints that are copied from the device, the oldest first
 }
 
+// codes are matrices that a folder has quantized.
+type codes struct {
+	form  qlora.Type
+	block [2]int // see Config.StoredBlock
+	names map[string]bool
+}
+
 // New returns a model with the initial values that transformers has before training: normally distributed with the
 // standard deviation Config.InitStd in matrices, ones in norms and zeros in biases. It copies the Config. See
 // [Model.FirstValues] for master weights.
@@ -109,8 +117,8 @@ type Model struct {
 // without a gate), [snug.ErrDType], [snug.ErrDevice] and [snug.ErrNoMemory].
 func New(config *Config, o Options) (_ *Model, err error) {
 	defer fault.Named(&err, "transformer: New")
-	if o.SaveOnly || o.Stream != 0 || o.Share != nil {
-		return nil, fmt.Errorf("the options SaveOnly, Stream and Share are for Open: %w", snug.ErrConfig)
+	if o.SaveOnly || o.Stream != 0 || o.Share != nil || o.Decode {
+		return nil, fmt.Errorf("the options SaveOnly, Stream, Share and Decode are for Open: %w", snug.ErrConfig)
 	}
 	m, err := newModel(config, o, nil)
 	if err != nil {
@@ -191,13 +199,17 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 		return nil, err
 	}
 	m := &Model{config: *config, whole: config.Whole, options: o, dev: o.Device, dtype: cmp.Or(o.DType, config.DType, snug.F32)}
-	m.config.Whole, m.config.Stored, m.config.Floats, m.config.StoredBits = "", 0, nil, 0
-	if len(stored) > 0 {
-		m.stored, m.storedType = stored, config.Stored
-	}
+	m.config.Whole = ""
+	m.config.setFloats()
 	m.dev = cmp.Or(m.dev, snug.CPU())
 	if err := m.checkShare(); err != nil {
 		return nil, err
+	}
+	if len(stored) > 0 {
+		m.coded = codes{config.Stored, config.StoredBlock, stored}
+		if m.options.keeps(config.Stored) {
+			m.stored, m.storedType = stored, config.Stored
+		}
 	}
 	if !m.dtype.IsFloat() {
 		return nil, fmt.Errorf("DType is %s, want f32, f16 or bf16: %w", m.dtype, snug.ErrDType)

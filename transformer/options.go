@@ -67,10 +67,14 @@ type Options struct {
 	// Base, unless 0, is the form of the matrices of the layers: NF4 or FP4 with double quantization, as
 	// bitsandbytes has them for QLoRA, MXFP4, FP8 or FP8E5M2 with scales by block, or INT8. They are frozen. Open
 	// quantizes each matrix when it has read it, so it needs the memory of the result and of one matrix. Matrices that
-	// a folder has quantized, see Config.Stored, stay as they are, and Base is 0 or that form: with 0 the matrices that
-	// the folder has in floats, see Config.Floats, are in floats of DType, and with that form they are quantized too. 8
-	// bits are for the CPU.
+	// a folder has quantized, see Config.Stored, stay as they are if Base is 0 or that form: with 0 the matrices that
+	// the folder has in floats, see Config.Floats, are in floats of DType, and with that form they are quantized too.
+	// With another Base, Open decodes each to DType and quantizes it again. 8 bits are for the CPU.
 	Base qlora.Type
+	// Decode decodes matrices that a folder has quantized while they are read, some rows at a time, as if the folder had them in floats: code
+	// times scale in float32, rounded once to DType. With Base 0 they are in floats, and train where nothing is frozen. It is for Open, and
+	// does nothing to folders in floats.
+	Decode bool
 	// Pages is a Storage for the quantized matrices, and with PageFloats for matrices in floats too. A Store of package
 	// offload is one, which holds a part of them in memory and the others on disk. A Pages of package accum is one for the
 	// ranks of data-parallel training; each holds a part of every matrix. nil: they are in memory.
@@ -114,8 +118,8 @@ type Options struct {
 	// names. SaveAdapter writes them as ModulesToSave, and Open reads those that AdapterDir has into their Values.
 	Beside []qlora.Module
 	// Share, unless nil, is an open model of the folder of Open without adapters. The new model uses the weights of Share that an
-	// AdapterDir leaves as they are, and holds only the others, so that several adapters of one model take the memory of one. Base, DType
-	// and Device are those of Share, or zero. Weights that are shared do not train. Only one of the models may compute at a time, and Share
+	// AdapterDir leaves as they are, and holds only the others, so that several adapters of one model take the memory of one. Base, Decode,
+	// DType and Device are those of Share, or zero. Weights that are shared do not train. Only one of the models may compute at a time, and Share
 	// is closed last. Share may have Stream, which the new model then uses too, without an option of its own; it has no Pages.
 	Share *Model
 }

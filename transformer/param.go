@@ -147,7 +147,7 @@ func (q *quantizer) read(p *Param, from source) error {
 // namesIn returns the name in a folder for each parameter.
 func (m *Model) namesIn(w *amp.Weights) (map[string]string, error) {
 	file := m.config
-	file.Whole, file.Stored = m.whole, m.storedType
+	file.Whole, file.Stored = m.whole, m.coded.form
 	file.Vocab, file.Tied = m.tables.vocab, m.tables.tied
 	found, err := file.compare(w)
 	if err != nil {

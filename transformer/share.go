@@ -25,12 +25,13 @@ func (m *Model) checkShare() error {
 		return fmt.Errorf("the option Share goes with none of SaveOnly, Stream, Pages, Adapter and Train: %w", snug.ErrConfig)
 	case s.options.Adapter != nil || s.options.AdapterDir != "":
 		return fmt.Errorf("the option Share is a model with adapters, want one without: %w", snug.ErrConfig)
-	case o.Base != 0 && o.Base != s.options.Base || o.DType != 0 && o.DType != s.dtype || o.Device != nil && o.Device != s.dev:
-		return fmt.Errorf("the options Base, DType and Device are not those of Share, want these or zero: %w", snug.ErrConfig)
+	case o.Base != 0 && o.Base != s.options.Base || o.Decode && !s.options.Decode || o.DType != 0 && o.DType != s.dtype || o.Device != nil && o.Device != s.dev:
+		return fmt.Errorf("the options Base, Decode, DType and Device are not those of Share, want these or zero: %w", snug.ErrConfig)
 	case m.config.Family != s.config.Family || m.config.Dim != s.config.Dim || m.config.Layers != s.config.Layers:
 		return fmt.Errorf("the option Share is a model of %s with %d layers of %d elements, and the folder has %s with %d of %d: %w",
 			s.config.Family, s.config.Layers, s.config.Dim, m.config.Family, m.config.Layers, m.config.Dim, snug.ErrConfig)
 	}
+	o.Decode = s.options.Decode
 	o.Base, m.dtype, m.dev = cmp.Or(s.options.Base, o.Base), s.dtype, s.dev
 	return nil
 }

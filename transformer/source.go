@@ -24,7 +24,8 @@ type source interface {
 // hubFolder is a folder with the names of transformers.
 type hubFolder struct {
 	w      *amp.Weights
-	stored *qlora.Weights // the same files, if matrices are quantized there
+	stored *qlora.Weights  // the same files, if matrices are quantized there
+	coded  map[string]bool // matrices that are quantized there
 	names  map[string]string
 }
 
@@ -42,16 +43,26 @@ func (m *Model) openHubFolder(dir string) (_ *hubFolder, err error) {
 	if s.names, err = m.namesIn(s.w); err != nil {
 		return nil, err
 	}
-	if len(m.stored) > 0 {
-		s.stored, err = qlora.OpenWeights(dir)
+	if m.coded.form != 0 {
+		s.coded = m.coded.names
+		if s.stored, err = qlora.OpenWeights(dir); err == nil && m.coded.block != [2]int{} {
+			err = s.stored.SetBlock(m.coded.block[0], m.coded.block[1])
+		}
 	}
 	return s, err
 }
 
-func (s *hubFolder) readAll(_ *quantizer, list []*Param) error {
+func (s *hubFolder) readAll(q *quantizer, list []*Param) error {
+	for _, p := range list {
+		if s.coded[p.Name] {
+			if err := s.decode(q, p, p.Value); err != nil {
+				return err
+			}
+		}
+	}
 	return s.w.LoadAll(func(yield func(string, snug.View) bool) {
 		for _, p := range list {
-			if !yield(s.names[p.Name], p.Value) {
+			if !s.coded[p.Name] && !yield(s.names[p.Name], p.Value) {
 				return
 			}
 		}
@@ -59,6 +70,9 @@ func (s *hubFolder) readAll(_ *quantizer, list []*Param) error {
 }
 
 func (s *hubFolder) read(q *quantizer, p *Param, v snug.View) error {
+	if s.coded[p.Name] {
+		return s.decode(q, p, v)
+	}
 	if at, joined := q.config.slot(p.Name); joined {
 		return q.loadSlot(s.w, s.names[p.Name], at, v)
 	}
@@ -75,8 +89,8 @@ func (s *hubFolder) quantized(q *quantizer, p *Param) (w *qlora.Weight, err erro
 	if err != nil {
 		return nil, err
 	}
-	if t := w.Type(); t != q.storedType || !slices.Equal(w.Shape(), p.Shape) {
-		err = fmt.Errorf("%s is %s of %v, want %s of %v: %w", name, t, w.Shape(), q.storedType, p.Shape, snug.ErrConfig)
+	if t := w.Type(); t != q.coded.form || !slices.Equal(w.Shape(), p.Shape) {
+		err = fmt.Errorf("%s is %s of %v, want %s of %v: %w", name, t, w.Shape(), q.coded.form, p.Shape, snug.ErrConfig)
 		return nil, errors.Join(err, w.Close())
 	}
 	return w, nil

@@ -125,7 +125,7 @@ func setForms(o *transformer.Options, form, compute string) (err error) {
 			return err
 		}
 	}
-	if form != "" && form != "bf16" {
+	if o.Decode = form == "bf16"; form != "" && !o.Decode {
 		o.Base, err = parseBase(form)
 	}
 	return err
@@ -182,6 +182,7 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 		return nil, err
 	}
 	fmt.Fprint(c.stderr, unreadFields(config))
+	config = config.Held(f.options)
 	from, rows, note, err := tokenizerOf(f.dir, f.adapter, config, "the prompt and the answer are written with")
 	if err != nil {
 		return nil, err
@@ -205,9 +206,6 @@ func (f *generateFlags) open(c *call) (w *writer, err error) {
 	}
 	if err != nil {
 		return nil, err
-	}
-	if f.form == "bf16" && config.Stored != 0 {
-		return nil, usagef("generate: -base bf16: %s has matrices in %s", f.dir, config.Stored)
 	}
 	if len(w.prompt) > config.Context {
 		return nil, usagef("generate: the prompt has %d tokens, and the model is made for %d positions", len(w.prompt), config.Context)

@@ -101,13 +101,9 @@ func TestGGUFRefused(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"tune", "-model", path, "-data", data, "-o", out, "-full"}, "-full trains all weights, and " + path + " has matrices in gguf"},
-		{[]string{"tune", "-model", path, "-data", data, "-o", out, "-base", "nf4"}, "-base nf4: " + path + " has matrices in gguf"},
-		{[]string{"tune", "-model", path, "-data", data, "-o", out, "-adapter", "pissa"}, "begins with a part of the matrices"},
 		{[]string{"tune", "-model", cut, "-data", data, "-o", out}, cut},
 		{[]string{"generate", "-model", cut, "-prompt", "a"}, cut},
 		{[]string{"plan", cut}, cut},
-		{[]string{"plan", path}, "want adapters, by -lora 16"},
 		{[]string{"tune", "-model", path, "-data", data, "-o", out, "-for", "vllm"}, "wants the model as a folder"},
 		{[]string{"generate", "-model", path, "-adapter", path, "-prompt", "a"}, "want the folder of an adapter"},
 	} {

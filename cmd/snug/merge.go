@@ -150,6 +150,9 @@ func (f *mergeFlags) merge(c *call, config *transformer.Config, beside mergeComp
 		return err
 	}
 	fmt.Fprintf(c.stdout, "%s: %s, with %s\n", f.output, meter.FormatBytes(m.size.Bytes), f.merged())
+	if config.Stored != 0 {
+		fmt.Fprintf(c.stdout, "the matrices that %s has in %s are in floats, and config.json has no quantization_config\n", f.model, config.Stored)
+	}
 	_, peak := meter.Resident()
 	fmt.Fprintf(c.stdout, "%s in %.1f s, peak RSS %s, %s predicted\n", rate(m.size.Bytes, took), took.Seconds(), meter.FormatBytes(peak), meter.FormatBytes(process.predicted))
 	f.reportLost(c, m.text.LostByMerging())

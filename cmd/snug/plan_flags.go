@@ -215,11 +215,8 @@ func (f *planFlags) frozenForms() (forms []qlora.Type, err error) {
 		base = wants
 	}
 	if f.stored != 0 && f.rank > 0 {
-		switch {
-		case f.kind().init != "":
+		if f.kind().init != "" {
 			return nil, usagef("plan: -adapter %s begins with a part of the matrices before they are quantized, and the folder has them in %s", f.kind().name, f.stored)
-		case base != "" && base != f.stored.String():
-			return nil, usagef("plan: -base %s: the folder has matrices in %s", base, f.stored)
 		}
 		return []qlora.Type{f.stored}, nil
 	}

@@ -39,10 +39,10 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 		return plan.Model{}, usagef("plan: %s: %w", name, err)
 	}
 	f.unread = unreadFields(c)
-	f.longest, f.stored = c.Context, c.Stored
-	if c.Stored == qlora.GGUF && f.rank == 0 {
-		return plan.Model{}, usagef("plan: %s has matrices in blocks, which do not train: want adapters, by -lora 16", name)
+	if c.Stored != 0 && f.decodes(c.Stored) {
+		c = c.Held(transformer.Options{Decode: true})
 	}
+	f.longest, f.stored = c.Context, c.Stored
 	most := usualContext
 	if f.memory > 0 {
 		most = defaultContext
@@ -54,6 +54,13 @@ func (f *planFlags) readFolder(name string) (plan.Model, error) {
 	quantizeAll(m, strings.Join(f.base, ","))
 	m.Name = folderName(name, m.Name)
 	return m, nil
+}
+
+// decodes reports whether matrices that a folder has in a form are decoded: to train, to begin adapters with a part of them, or because -base
+// names others alone.
+func (f *planFlags) decodes(form qlora.Type) bool {
+	base := cmp.Or(f.kind().base, strings.Join(f.base, ","))
+	return f.rank == 0 || base != "" && base != form.String() || base == "" && f.kind().init != ""
 }
 
 // unreadFields is the line about fields of config.json that have no effect, empty if there are none.

@@ -45,9 +45,8 @@ func (f *serveFlags) open(c *call, o *serve.Options) (h *house, err error) {
 		return nil, err
 	}
 	fmt.Fprint(c.stderr, unreadFields(config))
+	config = config.Held(f.options)
 	switch o.Context = f.context; {
-	case f.form == "bf16" && config.Stored != 0:
-		return nil, usagef("serve: -base bf16: %s has matrices in %s", f.dir, config.Stored)
 	case f.context > config.Context:
 		return nil, usagef("serve: -context %d, and the model is made for %d positions", f.context, config.Context)
 	case f.context == 0:

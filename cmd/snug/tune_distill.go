@@ -55,14 +55,13 @@ func (m *material) readTeacher(f *tuneFlags) (err error) {
 	if err := checkWeights(c, t.dir); err != nil {
 		return fmt.Errorf("-teacher %s: %w", t.dir, err)
 	}
+	m.teacherConfig = c.Held(t.forms())
 	if m.teacherSums, err = checksumsOf(t.dir); err != nil {
 		return fmt.Errorf("-teacher: %w", err)
 	}
 	switch {
 	case c.Vocab != m.config.Vocab:
 		return usagef("tune: -teacher %s has a vocabulary of %d tokens, and -model of %d", t.dir, c.Vocab, m.config.Vocab)
-	case c.Stored != 0 && t.base != "" && t.base != c.Stored.String():
-		return usagef("tune: -teacher-base %s: %s has matrices in %s", t.base, t.dir, c.Stored)
 	case c.LearnedPositions && m.context > c.Context:
 		return usagef("tune: -teacher %s has %d positions, and a sample has %d tokens: give -context", t.dir, c.Context, m.context)
 	}
@@ -77,6 +76,15 @@ func (m *material) readTeacher(f *tuneFlags) (err error) {
 		}
 	}
 	return nil
+}
+
+// forms returns the options for matrices that the teacher's folder has quantized.
+func (t *teacherFlags) forms() (o transformer.Options) {
+	if form, err := parseBase(t.base); err == nil {
+		o.Base = form
+	}
+	o.Decode = t.base == "bf16"
+	return o
 }
 
 // teacherForm returns the form of the teacher's matrices, or 0 for the compute type.
@@ -133,7 +141,7 @@ func (t *tuning) studying() (learner, error) {
 	if t.teacherConfig.Stored != 0 && f.base == "" { // matrices that the folder has in floats stay so
 		base = 0
 	}
-	teacher, err := transformer.Open(f.dir, transformer.Options{DType: t.dtype, Device: t.dev, Base: base, LossRows: 1, Tiles: r.Tiles})
+	teacher, err := transformer.Open(f.dir, transformer.Options{DType: t.dtype, Device: t.dev, Base: base, Decode: f.forms().Decode, LossRows: 1, Tiles: r.Tiles})
 	if err != nil {
 		return nil, fmt.Errorf("-teacher: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"runtime/debug"
 	"slices"
@@ -28,7 +29,8 @@ const defaultHeldOut = 512
 
 // material is what a run reads: a model's description, its tokenizer, and data.
 type material struct {
-	config        *transformer.Config
+	config        *transformer.Config // as Open holds the matrices
+	decoded       qlora.Type          // the form of the folder's matrices, if they are decoded
 	tok           *tokenizer.Tokenizer
 	data          *dataset.Set
 	dataOptions   dataset.Options
@@ -70,6 +72,10 @@ func (f *tuneFlags) gather() (*material, error) {
 		if m.modelSums, err = checksumsOf(f.dir); err != nil {
 			return nil, err
 		}
+	}
+	form := m.config.Stored
+	if m.config = m.config.Held(f.forms()); m.config.Stored == 0 {
+		m.decoded = form
 	}
 	if m.beside, err = f.checkAdapters(m.config); err != nil {
 		return nil, err
@@ -207,14 +213,26 @@ func (m *tuning) storedForm() error {
 	switch {
 	case stored == 0:
 		return nil
-	case m.full:
-		return usagef("tune: -full trains all weights, and %s has matrices in %s", m.dir, stored)
 	case m.kind().init != "":
 		return usagef("tune: -adapter %s begins with a part of the matrices before they are quantized, and %s has them in %s", m.kind().name, m.dir, stored)
-	case m.form != "" && m.form != stored.String():
-		return usagef("tune: -base %s: %s has matrices in %s", m.form, m.dir, stored)
 	}
 	return nil
+}
+
+// forms returns the options for matrices that a folder has quantized. They are decoded to train, and to begin adapters with a part of them.
+func (f *tuneFlags) forms() (o transformer.Options) {
+	if form, err := parseBase(f.form); err == nil {
+		o.Base = form
+	}
+	o.Decode = f.full || f.form == "bf16" || f.form == "" && f.kind().init != ""
+	return o
+}
+
+// writeDecoded says what becomes of matrices that the folder has quantized, if they do not stay so.
+func (m *tuning) writeDecoded(w io.Writer) {
+	if m.decoded != 0 {
+		fmt.Fprintf(w, "\n%s has matrices in %s: they are decoded while they are read\n", m.dir, m.decoded)
+	}
 }
 
 // lowForm returns the form of frozen matrices if the plan gives them fewer than 16 bits: the folder's, that of -base, or

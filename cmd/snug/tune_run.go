@@ -115,6 +115,7 @@ func (t *tuning) run() (err error) {
 	if t.begun == nil && t.ranks == nil && !t.onDevice() {
 		noteOtherType(t.call.stdout, t.plan, t.memory, t.process)
 	}
+	t.writeDecoded(t.call.stdout)
 	t.writeTeacher(t.call.stdout)
 	if err := t.reportImages(); err != nil {
 		return err
@@ -236,7 +237,7 @@ func (t *tuning) choose() error {
 func (t *tuning) open() (clean func() error, err error) {
 	clean = nothing
 	r := t.plan.Run
-	o := transformer.Options{Device: t.dev, Seed: t.seed, Losses: &fused.Losses{}, Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Monitor: t.monitor}
+	o := transformer.Options{Device: t.dev, Seed: t.seed, Losses: &fused.Losses{}, Smoothing: float32(t.smoothing), ZLoss: float32(t.zLoss), Monitor: t.monitor, Decode: t.forms().Decode}
 	options := train.Options{
 		Optimizer: t.setting().Rule, CountLost: t.rounding, Clip: clipNorm, Seed: t.seed, Schedule: t.schedule(t.stepCount()),
 		SkipNonFinite: r.Gradients != plan.Folded, Losses: o.Losses, Monitor: t.monitor, Checkpoints: train.Checkpoints{About: t.about()},

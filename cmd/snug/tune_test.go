@@ -301,8 +301,8 @@ func TestTuneStored(t *testing.T) {
 		flags []string
 	}{
 		{"", nil}, {"", []string{"-adapter", "lora-fa"}}, {"", []string{"-adapter", "vera", "-base", "int8"}},
-		{"-full trains all weights, and", []string{"-full"}}, {"-base nf4: ", []string{"-base", "nf4"}},
-		{"-adapter pissa begins with a part", []string{"-adapter", "pissa"}}, {"-adapter loftq begins with a part", []string{"-adapter", "loftq"}},
+		{"", []string{"-full"}}, {"", []string{"-base", "nf4"}}, {"", []string{"-base", "bf16"}}, {"", []string{"-adapter", "pissa"}}, {"", []string{"-adapter", "loftq"}},
+		{"-adapter pissa begins with a part", []string{"-adapter", "pissa", "-base", "int8"}},
 	} {
 		t.Run(strings.Join(c.flags, " "), func(t *testing.T) {
 			status, _, errs := snugged(append([]string{"tune", "-model", model, "-data", data, "-dry-run"}, c.flags...)...)
@@ -310,7 +310,7 @@ func TestTuneStored(t *testing.T) {
 			require.Contains(t, errs, c.want)
 		})
 	}
-	status, _, errs := snugged("plan", "-lora", "4", "-adapter", "olora", model)
+	status, _, errs := snugged("plan", "-lora", "4", "-adapter", "olora", "-base", "int8", model)
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "-adapter olora begins with a part")
 }

@@ -149,24 +149,22 @@ func TestOpenStoredPartly(t *testing.T) {
 func TestScalesOfFloats(t *testing.T) {
 	c := Config{Stored: qlora.FP8}
 	known := map[string]bool{"a.weight": true, "b.weight": false}
-	for name, want := range map[string]bool{"a.weight_scale_inv": true, "a.weight_scale": true, "a.input_scale": true, "b.activation_scale": true,
-		"b.weight_scale_inv": false, "b.SCB": false, "c.weight_scale": false, "c.input_scale": false, "a.k_scale": false} {
+	for name, want := range map[string]bool{"a.weight_scale_inv": true, "a.weight_scale": true, "a.input_scale": true, "b.activation_scale": true, "a.k_scale": true,
+		"b.weight_scale_inv": false, "b.SCB": false, "c.weight_scale": false, "c.input_scale": false, "a.z_scale": false} {
 		require.Equal(t, want, c.describesStored(name, known), name)
 	}
 }
 
 func TestOpenStoredErrors(t *testing.T) {
 	dir := store(t, newTiny(t, blocked(), Options{Seed: 1}), qlora.FP8, deepseek)
-	_, err := Open(dir, Options{Base: qlora.NF4})
-	require.ErrorIs(t, err, snug.ErrConfig)
-	require.ErrorContains(t, err, "the option Base is nf4, and the folder has matrices in fp8")
 	for _, init := range []string{"pissa", "loftq"} {
-		_, err = Open(dir, Options{Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 2, Init: init}})
+		_, err := Open(dir, Options{Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 2, Init: init}})
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorContains(t, err, "in fp8")
 	}
 	for config, want := range map[string]string{
-		`{"quant_method":"fp8","weight_block_size":[64,64]}`:                           "weight_block_size is [64 64]",
+		`{"quant_method":"fp8","weight_block_size":[64,0]}`:                            "weight_block_size is [64 0]",
+		`{"quant_method":"fp8","weight_block_size":[64]}`:                              "weight_block_size is [64]",
 		`{"quant_method":"fp8","fmt":"e3m4"}`:                                          "fmt is \"e3m4\"",
 		`{"quant_method":"fp8","surprise":1}`:                                          "surprise",
 		`{"quant_method":"bitsandbytes","load_in_4bit":true}`:                          "take the folder of the unquantized model",

@@ -1,0 +1,317 @@
+package transformer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/strictjson"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// This file has folders whose matrices are quantized: what config.json says of them, and which they are. What a way of quantizing writes
+// there has a file of its own, such as stored_fp8.go.
+
+// storedMethod is a quant_method of config.json.
+type storedMethod struct {
+	name string
+	// read reads the member quantization_config. It returns errNotStored for a form that is not read, and otherwise an error about the
+	// member. Members about activations are of no account: products here take activations as they are.
+	read func(raw json.RawMessage, c *Config) (storedAs, error)
+}
+
+// storedAs says how a folder has the matrices of the layers.
+type storedAs struct {
+	form  qlora.Type
+	block []int // rows and columns that share a scale, nil for what the shape of the scales says
+	// floats reports whether config.json says that a matrix is in floats. modules are the names of its module, in every layout of
+	// the family. nil says it of none.
+	floats func(c *Config, modules []string) bool
+}
+
+// errNotStored is the error of a form that is not read.
+var errNotStored = errors.New("a form that is not read")
+
+var storedMethods = map[string]storedMethod{}
+
+func registerStored(m storedMethod) { storedMethods[m.name] = m }
+
+// maxUnconverted is the longest list of modules that were not converted that is read.
+const maxUnconverted = 4096
+
+// readStored reads quantization_config.
+func (c *Config) readStored(f *fields) error {
+	const name = "quantization_config"
+	if !f.has(name) {
+		f.only(name)
+		return nil
+	}
+	f.taken[name] = true
+	raw := f.raw[name]
+	var said struct {
+		Method string `json:"quant_method"`
+	}
+	_ = json.Unmarshal(raw, &said) // a method that cannot be read is none
+	method, known := storedMethods[said.Method]
+	if known && c.names().conv {
+		return bad(f.path+name, "matrices of %s that are stored quantized are not supported", c.Family)
+	}
+	err := errNotStored
+	if known {
+		f.stored, err = method.read(raw, c)
+	}
+	switch {
+	case errors.Is(err, errNotStored):
+		return bad(f.path+name, "the weights are stored quantized (%s); take the folder of the unquantized model, which is quantized while it is loaded. "+
+			"Quantized matrices are read of %s", quantizedBy(said.Method, err), strings.Join(slices.Sorted(maps.Keys(storedMethods)), ", "))
+	case err != nil:
+		return bad(f.path+name, "%s", plain(err))
+	}
+	c.Stored = f.stored.form
+	if b := f.stored.block; b != nil {
+		c.StoredBlock = [2]int(b)
+	}
+	return nil
+}
+
+// readMember reads quantization_config or an object in it, with an error for members that it does not know. null is as if it were not there.
+func readMember(raw json.RawMessage, to any) error {
+	var members map[string]json.RawMessage
+	if err := strictjson.Unmarshal(raw, &members); err != nil {
+		return err
+	}
+	maps.DeleteFunc(members, func(_ string, value json.RawMessage) bool { return isNull(value) })
+	text, err := json.Marshal(members)
+	if err != nil {
+		return err
+	}
+	return strictjson.Unmarshal(text, to)
+}
+
+// notStored is errNotStored with what is not read.
+func notStored(format string, args ...any) error {
+	return fmt.Errorf("%s%w", fmt.Sprintf(format, args...), errNotStored)
+}
+
+func quantizedBy(method string, err error) string {
+	if method == "" {
+		return "by a method that it does not name"
+	}
+	what := strings.TrimSuffix(err.Error(), errNotStored.Error())
+	if what != "" {
+		what = ", " + what
+	}
+	return fmt.Sprintf("quant_method %.40q%s", method, what)
+}
+
+// checkBlock returns an error unless a list is the rows and columns of a block.
+func checkBlock(name string, block []int) error {
+	if len(block) != 2 || slices.Min(block) < 1 || slices.Max(block) > maxCount {
+		return fmt.Errorf("%s is %v, want rows and columns", name, block)
+	}
+	return nil
+}
+
+// floatsOf returns the matrices of the layers that config.json says to be in floats.
+func (c *Config) floatsOf(s storedAs) (floats []string) {
+	if c.Stored == 0 || s.floats == nil {
+		return nil
+	}
+	layouts := []layout{c.layout()}
+	for _, l := range c.layouts() {
+		if l != layouts[0] {
+			layouts = append(layouts, l)
+		}
+	}
+	lists := make([][]amp.Tensor, len(layouts))
+	for i, l := range layouts {
+		lists[i] = c.tensors(l)
+	}
+	for i, t := range lists[0] {
+		if !strings.HasSuffix(t.Name, ".weight") || !c.isMatrix(t) {
+			continue
+		}
+		modules := make([]string, len(lists))
+		for j := range lists {
+			modules[j] = strings.TrimSuffix(lists[j][i].Name, ".weight")
+		}
+		if s.floats(c, modules) {
+			floats = append(floats, t.Name)
+		}
+	}
+	return floats
+}
+
+// skipped returns storedAs.floats for lists of modules that were not converted, by the rules of transformers'
+// should_convert_module: an entry is a regular expression for the beginning of a module's name, up to a dot or its end, or the end of
+// the name. A list that cannot be read is none: then the files alone say what is in floats.
+func skipped(lists ...json.RawMessage) func(*Config, []string) bool {
+	var ends, begins []string
+	for _, list := range lists {
+		var modules []string
+		if json.Unmarshal(list, &modules) != nil || len(modules) > maxUnconverted {
+			continue
+		}
+		ends = append(ends, modules...)
+		for _, m := range modules {
+			m = `(?:` + strings.TrimSuffix(strings.TrimSuffix(m, "."), `\`) + `)`
+			if _, err := regexp.Compile(m); err == nil {
+				begins = append(begins, m)
+			}
+		}
+	}
+	begin, err := regexp.Compile(`^(?:` + strings.Join(begins, "|") + `)(?:\.|$)`)
+	if err != nil || begins == nil {
+		begin = nil
+	}
+	return func(_ *Config, modules []string) bool {
+		return slices.ContainsFunc(ends, func(m string) bool { return strings.HasSuffix(modules[0], m) }) || begin != nil && begin.MatchString(modules[0])
+	}
+}
+
+// FloatsIn returns the matrices of the layers that an opened folder has in floats, for Config.Floats, nil if Config.Stored
+// is 0. Errors are those of [Config.Check].
+func (c *Config) FloatsIn(w *amp.Weights) (floats []string, err error) {
+	defer fault.Named(&err, "transformer: FloatsIn")
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	if c.Stored == 0 {
+		return nil, nil
+	}
+	names, err := c.compare(w)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range c.tensors(c.layout()) {
+		if c.isMatrix(t) && !c.isStoredAs(w, names[t.Name], t) {
+			floats = append(floats, t.Name)
+		}
+	}
+	return floats, nil
+}
+
+// Held returns the Config of a folder as [Open] with these options holds its matrices, for [Config.Plan]: without Stored and Floats if they
+// are decoded. It is nil for a nil Config.
+func (c *Config) Held(o Options) *Config {
+	if c == nil {
+		return nil
+	}
+	held := *c
+	if !o.keeps(c.Stored) {
+		held.setFloats()
+	}
+	return &held
+}
+
+// setFloats makes c the Config of a folder in floats.
+func (c *Config) setFloats() {
+	c.Stored, c.Floats, c.StoredBits, c.StoredBlock = 0, nil, 0, [2]int{}
+}
+
+// keeps reports whether matrices that a folder has in a form stay in it.
+func (o *Options) keeps(form qlora.Type) bool {
+	return form != 0 && !o.Decode && (o.Base == 0 || o.Base == form)
+}
+
+// isStoredAs reports whether a folder has a parameter quantized, under a name.
+func (c *Config) isStoredAs(w *amp.Weights, name string, want amp.Tensor) bool {
+	have, _ := w.Tensor(name)
+	_, blocks := w.Tensor(name + blocksEnd)
+	return c.isStored(have, want) || c.Stored == qlora.MXFP4 && blocks && len(want.Shape) == 2
+}
+
+// storedTypes are the element types of stored matrices in files.
+var storedTypes = map[qlora.Type]string{qlora.FP8: "F8_E4M3", qlora.FP8E5M2: "F8_E5M2", qlora.INT8: "I8"}
+
+// isStored reports whether a tensor of a file is a matrix in the form of Stored. want is the parameter.
+func (c *Config) isStored(have, want amp.Tensor) bool {
+	dt := storedTypes[c.Stored]
+	return dt != "" && have.DType == dt && len(want.Shape) == 2
+}
+
+// What folders have beside quantized matrices, in place of "weight": scales, and their layout.
+var besideStored = []string{"weight_scale_inv", "weight_scale", "SCB", "weight_format"}
+
+// What they have beside any module: scales of activations, and of the keys and values of a cache.
+var besideModules = []string{"input_scale", "activation_scale", "output_scale", "q_scale", "k_scale", "v_scale", "kv_scale"}
+
+// describesStored reports whether a tensor belongs to a matrix that is stored quantized, or to activations, which a matrix of floats may
+// have too. known are the parameters in the folder, true those that are stored quantized.
+func (c *Config) describesStored(name string, known map[string]bool) bool {
+	if c.Stored == 0 {
+		return false
+	}
+	at := strings.LastIndexByte(name, '.') + 1
+	module, end := name[:at], name[at:]
+	if slices.Contains(besideStored, end) {
+		return known[module+"weight"]
+	}
+	if module == "" || !slices.Contains(besideModules, end) {
+		return false
+	}
+	for parameter := range known {
+		if strings.HasPrefix(parameter, module) {
+			return true
+		}
+	}
+	return false
+}
+
+// storedIn returns the names of the matrices that a folder has quantized. It compares the folder's weights with the config,
+// before there is memory for parameters of its shapes.
+func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
+	w, err := amp.OpenWeights(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, w.Close()) }()
+	names, err := c.compare(w)
+	if err != nil || c.Stored == 0 {
+		return nil, err
+	}
+	stored, own, published := map[string]bool{}, *c, c.tensors(c.layout())
+	own.Whole = ""
+	for i, t := range own.tensors(own.layout()) {
+		if c.isStoredAs(w, names[published[i].Name], t) {
+			stored[t.Name] = true
+		}
+	}
+	return stored, nil
+}
+
+// decodePiece is the number of elements that are decoded at a time. Tests lower it.
+var decodePiece = 1 << 20
+
+// decode reads a matrix that the folder has quantized into v, in the model's type, some rows at a time.
+func (s *hubFolder) decode(q *quantizer, p *Param, v snug.View) error {
+	name := s.names[p.Name]
+	if _, joined := q.config.slot(p.Name); joined {
+		w, err := s.quantized(q, p)
+		if err != nil {
+			return err
+		}
+		return errors.Join(w.Dequantize(v), w.Close())
+	}
+	rows, cols := p.Shape[0], p.Shape[1]
+	const block = 128 // rows that share scales, mostly
+	step := max(1, decodePiece/max(1, cols)/block) * block
+	for lo := 0; lo < rows; lo += step {
+		n := min(step, rows-lo)
+		w, err := s.stored.LoadRows(name, qlora.Rows{First: lo, Step: 1, Count: n}, q.dev)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(w.Dequantize(part(v, lo*cols, n*cols)), w.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
