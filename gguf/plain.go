@@ -3,7 +3,9 @@ package gguf
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"sync"
+	"unsafe"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/half"
@@ -51,9 +53,8 @@ func decode16(dst []float32, src []byte, convert func(dst []float32, src []uint1
 	defer parts.Put(part)
 	for len(dst) > 0 {
 		n := min(len(dst), len(part))
-		for i := range part[:n] {
-			part[i] = binary.LittleEndian.Uint16(src[2*i:])
-		}
+		copy(bytesOf(part[:n]), src)
+		native(part[:n])
 		convert(dst[:n], part[:n])
 		dst, src = dst[n:], src[2*n:]
 	}
@@ -65,10 +66,24 @@ func encode16(dst []byte, src []float32, convert func(dst []uint16, src []float3
 	for len(src) > 0 {
 		n := min(len(src), len(part))
 		convert(part[:n], src[:n])
-		for i, x := range part[:n] {
-			binary.LittleEndian.PutUint16(dst[2*i:], x)
-		}
+		native(part[:n])
+		copy(dst, bytesOf(part[:n]))
 		dst, src = dst[2*n:], src[n:]
+	}
+}
+
+// bytesOf returns the memory of numbers.
+func bytesOf(x []uint16) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 2*len(x))
+}
+
+// native turns numbers with the low byte first into the machine's, and back.
+func native(x []uint16) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+		return
+	}
+	for i, v := range x {
+		x[i] = bits.ReverseBytes16(v)
 	}
 }
 

@@ -99,14 +99,15 @@ func (k *signed) choose(b *block, g int, a float64) cost {
 	if b.d != 0 {
 		s0 = nearest(bounded(float32(a)/b.d, -k.most, k.most-1))
 	}
-	least, s := math.Inf(1), s0
+	least, s, at := cost{weighted: math.Inf(1)}, s0, (*[16]int32)(b.q[16*g:])
+	var q [16]int32
 	for b.s[g] = max(s0-1, -int32(k.most)); b.s[g] <= min(s0+1, int32(k.most)-1); b.s[g]++ {
-		if e := k.quantize(b, g); e.weighted < least {
-			least, s = e.weighted, b.s[g]
+		if e := k.quantize(b, g); e.weighted < least.weighted {
+			least, s, q = e, b.s[g], *at
 		}
 	}
-	b.s[g] = s
-	return k.quantize(b, g)
+	b.s[g], *at = s, q
+	return least
 }
 
 // quantize sets q of a group, and returns the error.

@@ -156,6 +156,37 @@ func (f *folder) fill(p *Param, v snug.View) error {
 	return nil
 }
 
+// inPieces reports whether a matrix is saved as it is in the folder, and can be read without being in memory as a whole.
+func (f *folder) inPieces(p *Param) bool {
+	if f == nil || !f.m.options.SaveOnly || f.before != nil {
+		return false
+	}
+	_, in := p.Pages.(inFolder)
+	l := f.m.matrices[p]
+	return in && (l == nil || l.Adapter == nil) && f.from.splits(&f.m.config, p)
+}
+
+// piece reads elements of such a matrix from one on, rounded to the model's type. Of another type than float32 they go through staged,
+// which grows to as many.
+func (f *folder) piece(p *Param, lo int, dst []float32, staged *snug.View) (err error) {
+	to := snug.ViewOf(dst)
+	if f.m.dtype != snug.F32 {
+		if staged.Len() < len(dst) {
+			if *staged, _, err = snug.MakeView(snug.CPU(), f.m.dtype, len(dst)); err != nil {
+				return err
+			}
+		}
+		to = part(*staged, 0, len(dst))
+	}
+	if err := f.from.readFrom(p, lo, to); err != nil {
+		return fmt.Errorf("%s: %w", p.Name, err)
+	}
+	if f.m.dtype == snug.F32 {
+		return nil
+	}
+	return amp.Cast(snug.ViewOf(dst), to)
+}
+
 // quantized returns a matrix in few bits, which the caller closes.
 func (f *folder) quantized(p *Param) (w *qlora.Weight, err error) {
 	if f.m.stored[p.Name] {

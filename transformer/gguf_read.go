@@ -116,34 +116,6 @@ func (s *ggufSource) described(own []gguf.Pair, changed func(param string) bool)
 	return &g
 }
 
-// copy writes elements of a tensor from one on as they are.
-func (s *ggufSource) copy(w *gguf.Writer, t gguf.Tensor, lo, n int) error {
-	offset, err := t.Type.Bytes(lo)
-	if err != nil {
-		return err
-	}
-	left, err := t.Type.Bytes(n)
-	if err != nil {
-		return err
-	}
-	elements, block := t.Type.Block()
-	for left > 0 {
-		size := min(left, int64(max(1, copyPiece/block)*block))
-		s.bytes = slices.Grow(s.bytes[:0], int(size))[:size]
-		if err := s.file.ReadAt(t.Name, s.bytes, offset); err != nil {
-			return err
-		}
-		if err := finiteBlocks(t.Type, s.bytes, elements, block); err != nil {
-			return fmt.Errorf("%s: %w", t.Name, err)
-		}
-		if err := w.Write(t.Name, s.bytes); err != nil {
-			return err
-		}
-		offset, left = offset+size, left-size
-	}
-	return nil
-}
-
 // finiteBlocks returns an error for elements that are not finite, or scales of blocks.
 func finiteBlocks(t gguf.Type, b []byte, elements, size int) error {
 	switch {
@@ -200,38 +172,55 @@ func (s *ggufSource) readAll(q *quantizer, list []*Param) error {
 	return nil
 }
 
-// read reads the elements of a parameter, some rows at a time.
-func (s *ggufSource) read(_ *quantizer, p *Param, v snug.View) error {
+func (s *ggufSource) read(_ *quantizer, p *Param, v snug.View) error { return s.readFrom(p, 0, v) }
+
+func (s *ggufSource) splits(_ *Config, p *Param) bool {
+	at, err := s.place(p)
+	return err == nil && !at.part.transposed
+}
+
+// readFrom reads elements of a parameter, some rows at a time.
+func (s *ggufSource) readFrom(p *Param, lo int, v snug.View) error {
 	at, err := s.place(p)
 	if err != nil {
 		return err
 	}
-	rows, cols := at.part.rows, at.part.cols
+	rows, cols := v.Len()/at.part.cols, at.part.cols
 	step := max(1, readPiece/cols)
 	switch {
 	case at.part.transposed:
 		step = rows
 	case at.part.pairs > 0:
 		step = max(at.part.pairs, step/at.part.pairs*at.part.pairs) // whole heads
-		if rows == 1 {                                              // a bias
+		if at.part.rows == 1 {                                      // a bias
 			rows, cols = cols, 1
 		}
 	}
-	for lo := 0; lo < rows; lo += step {
-		n := min(step, rows-lo)
-		if err := s.decode(&at, lo*cols, n*cols); err != nil {
+	straight := v.DType() == snug.F32 && v.Device().IsCPU() && !at.part.transposed && at.part.pairs == 0
+	for row := 0; row < rows; row += step {
+		n := min(step, rows-row)
+		to := part(v, row*cols, n*cols)
+		if straight {
+			if err := s.decode(&at, lo+row*cols, snug.Host[float32](to)); err != nil {
+				return fmt.Errorf("%s: %w", at.tensor.Name, err)
+			}
+			continue
+		}
+		s.values = slices.Grow(s.values[:0], n*cols)[:n*cols]
+		if err := s.decode(&at, lo+row*cols, s.values); err != nil {
 			return fmt.Errorf("%s: %w", at.tensor.Name, err)
 		}
 		s.arrange(at.part, n, cols)
-		if err := amp.Cast(part(v, lo*cols, n*cols), snug.ViewOf(s.values)); err != nil {
+		if err := amp.Cast(to, snug.ViewOf(s.values)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// decode reads elements of a parameter from one on into values.
-func (s *ggufSource) decode(at *ggufPlace, lo, n int) error {
+// decode reads elements of a parameter from one on.
+func (s *ggufSource) decode(at *ggufPlace, lo int, dst []float32) error {
+	n := len(dst)
 	t := at.tensor.Type
 	size, err := t.Bytes(n)
 	if err != nil {
@@ -245,13 +234,12 @@ func (s *ggufSource) decode(at *ggufPlace, lo, n int) error {
 	if err := s.file.ReadAt(at.tensor.Name, s.bytes, offset); err != nil {
 		return err
 	}
-	s.values = slices.Grow(s.values[:0], n)[:n]
 	item, err := t.Bytes(ggufItem)
 	if err != nil {
 		return err
 	}
 	items := cpu.Chunks(n, ggufItem)
-	d := decoding{kind: t, dst: s.values, src: s.bytes, size: int(item), add: at.part.add, errors: make([]error, items)}
+	d := decoding{kind: t, dst: dst, src: s.bytes, size: int(item), add: at.part.add, errors: make([]error, items)}
 	decodeTask.Run(items, d)
 	return cmp.Or(d.errors...) // one says enough
 }

@@ -3,6 +3,7 @@ package transformer
 import (
 	"slices"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/internal/saturate"
@@ -46,7 +47,12 @@ func (m *Model) GGUFSize(o GGUFOptions) (s SaveSize, err error) {
 		encoded = max(encoded, n)
 	}
 	const head = 3 // copies of what the file begins with, while they grow
-	work := 4*(values+turned) + encoded
-	s.Memory = saturate.Add(m.SaveSize().Memory, work+work/4+head*(s.Bytes-all)) // slices grow by up to a quarter more
+	work := ggufPieces*4*values + 4*turned + encoded
+	if m.dtype != snug.F32 {
+		work += int64(m.dtype.Size()) * values // as they were read
+	}
+	whole := func(p *Param) bool { return !m.folder.inPieces(p) }
+	s.Memory = saturate.Add(m.heldToSave(), saturate.Add(m.workToSave(whole), mergeBytes))
+	s.Memory = saturate.Add(s.Memory, work+work/4+head*(s.Bytes-all)) // slices grow by up to a quarter more
 	return s, nil
 }

@@ -289,7 +289,11 @@ func TestGGUFSize(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, info.Size(), size.Bytes)
 			require.Positive(t, size.Largest)
-			require.Greater(t, size.Memory, m.SaveSize().Memory)
+			require.Greater(t, size.Memory, m.heldToSave())
+			for p := range m.unread() {
+				_, joined := m.config.slot(p.Name)
+				require.Equal(t, !joined, m.folder.inPieces(p), p.Name)
+			}
 			_, err = m.GGUFSize(GGUFOptions{Type: "q9"})
 			require.ErrorIs(t, err, snug.ErrConfig)
 			require.NoError(t, m.Close())

@@ -1,14 +1,12 @@
 package transformer
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/gguf"
-	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/fault"
 )
 
@@ -26,8 +24,9 @@ type GGUFOptions struct {
 }
 
 // SaveGGUF writes a file of llama.cpp's, see [Config.GGUF]: of the weights that [Model.Save] writes, with adapters merged. The file
-// appears at path as a whole. It takes, besides what Save takes, 16 MiB of a matrix in float32, twice where its rows change their
-// order, and a whole matrix of GPT-2. With Options.SaveOnly no more than a matrix is in memory.
+// appears at path as a whole. It takes, besides what Save takes, two pieces of a matrix, each of 16 MiB in float32, one more where rows
+// change their order, and two whole matrices of GPT-2. With Options.SaveOnly a matrix that an adapter changes is in memory, and of the
+// others only pieces.
 //
 // Errors are those of Config.GGUF, of Save and of [gguf.Create], and [snug.ErrNonFinite] for an element that is not finite, or not
 // in the type of the file; then there is no file at path, or the one that was there. While it is written, the file is beside path, see
@@ -63,8 +62,9 @@ func (m *Model) describeGGUF(o GGUFOptions) (*GGUF, error) {
 // modelValues reads parameters of a model.
 type modelValues struct {
 	*merger
-	name  string
-	value snug.View // of the parameter of that name
+	name   string
+	value  snug.View // of the parameter of that name
+	staged snug.View // of a piece
 }
 
 func (v *modelValues) read(name string, lo int, dst []float32) error {
@@ -76,6 +76,9 @@ func (v *modelValues) read(name string, lo int, dst []float32) error {
 		if p == nil {
 			return fmt.Errorf("the model has no parameter %s: %w", name, snug.ErrConfig)
 		}
+		if v.folder.inPieces(p) {
+			return v.folder.piece(p, lo, dst, &v.staged)
+		}
 		w, err := v.merger.value(p)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
@@ -84,9 +87,6 @@ func (v *modelValues) read(name string, lo int, dst []float32) error {
 	}
 	return amp.Cast(snug.ViewOf(dst), part(v.value, lo, len(dst)))
 }
-
-// ggufPiece is the number of elements that are encoded at a time. Tests lower it.
-var ggufPiece = 1 << 22
 
 // sourceGGUF returns the file of llama.cpp's in which the matrices of the model are, nil if there is none.
 func (m *Model) sourceGGUF() *ggufSource {
@@ -125,147 +125,5 @@ func (g *GGUF) write(path string, o GGUFOptions, read func(name string, lo int, 
 			err = closing
 		}
 	}()
-	e := &ggufEncoder{}
-	for i, t := range g.Tensors {
-		p := &g.parts[i]
-		if p.values != nil && g.from != nil {
-			if err := g.from.copy(w, t, 0, t.Shape[0]); err != nil {
-				return err
-			}
-		} else if p.values != nil {
-			if err := e.emit(w, t, p, p.values); err != nil {
-				return err
-			}
-		}
-		for j, param := range p.params {
-			if g.from != nil && !changed(param) && t.Type == g.from.places[param].tensor.Type {
-				if err := g.from.copy(w, t, j*p.rows*p.cols, p.rows*p.cols); err != nil {
-					return err
-				}
-				continue
-			}
-			if err := e.param(w, t, p, param, read); err != nil {
-				return fmt.Errorf("%s: %w", param, err)
-			}
-		}
-	}
-	return nil
-}
-
-// ggufEncoder has the memory of a piece of a parameter.
-type ggufEncoder struct {
-	values, turned []float32
-	bytes          []byte
-}
-
-// param writes a parameter, some rows at a time.
-func (e *ggufEncoder) param(w *gguf.Writer, t gguf.Tensor, p *ggufPart, name string, read func(string, int, []float32) error) error {
-	rows, cols, step := p.pieces()
-	for lo := 0; lo < rows; lo += step {
-		n := min(step, rows-lo)
-		e.values = slices.Grow(e.values[:0], n*cols)[:n*cols]
-		if err := read(name, lo*cols, e.values); err != nil {
-			return err
-		}
-		e.arrange(p, n, cols)
-		if err := e.emit(w, t, p, e.values); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// pieces returns the rows of a parameter, their elements, and how many rows are encoded at a time.
-func (p *ggufPart) pieces() (rows, cols, step int) {
-	rows, cols, step = p.rows, p.cols, max(1, ggufPiece/p.cols)
-	if p.pairs > 0 {
-		step = max(p.pairs, step/p.pairs*p.pairs) // whole heads
-	}
-	if p.pairs > 0 && rows == 1 { // a bias
-		rows, cols = cols, 1
-	}
-	if p.transposed {
-		step = rows
-	}
-	return rows, cols, step
-}
-
-// arrange puts the rows of a piece in the order of the file.
-func (e *ggufEncoder) arrange(p *ggufPart, rows, cols int) {
-	if !p.transposed && p.pairs == 0 {
-		return
-	}
-	e.turned = slices.Grow(e.turned[:0], len(e.values))[:len(e.values)]
-	if p.transposed {
-		turn(e.turned, e.values, cols, rows)
-	} else {
-		for r := range rows { // row i of half j of a head becomes row 2i+j of the head
-			to := p.paired(r)
-			copy(e.turned[to*cols:(to+1)*cols], e.values[r*cols:])
-		}
-	}
-	e.values, e.turned = e.turned, e.values
-}
-
-// encoding is the encoding of rows by several workers.
-type encoding struct {
-	kind   gguf.Type
-	dst    []byte
-	src    []float32
-	size   int // bytes of an item
-	errors []error
-}
-
-// ggufItem is the number of elements that a worker encodes at a time: a multiple of all blocks.
-const ggufItem = 1 << 15
-
-var encodeTask = cpu.NewTask(func(a *encoding, item int) {
-	lo, hi := cpu.Chunk(len(a.src), ggufItem, item)
-	from, to := item*a.size, min((item+1)*a.size, len(a.dst))
-	a.errors[item] = a.kind.Encode(a.dst[from:to], a.src[lo:hi])
-})
-
-// emit encodes values and writes them.
-func (e *ggufEncoder) emit(w *gguf.Writer, t gguf.Tensor, p *ggufPart, values []float32) error {
-	for i, x := range values {
-		if x-x != 0 {
-			return fmt.Errorf("an element near %d is not finite: %w", i, snug.ErrNonFinite)
-		}
-		if p.add != 0 {
-			values[i] = x + p.add
-		}
-	}
-	n, err := t.Type.Bytes(len(values))
-	if err != nil {
-		return err
-	}
-	item, err := t.Type.Bytes(ggufItem)
-	if err != nil {
-		return err
-	}
-	e.bytes = slices.Grow(e.bytes[:0], int(n))[:n]
-	items := cpu.Chunks(len(values), ggufItem)
-	a := encoding{kind: t.Type, dst: e.bytes, src: values, size: int(item), errors: make([]error, items)}
-	encodeTask.Run(items, a)
-	if err := errors.Join(a.errors...); err != nil {
-		return err
-	}
-	if err := finiteGGUF(t.Type, e.bytes); err != nil {
-		return err
-	}
-	return w.Write(t.Name, e.bytes)
-}
-
-// finiteGGUF returns an error for elements that became infinite.
-func finiteGGUF(t gguf.Type, b []byte) error {
-	top := map[gguf.Type]byte{gguf.F16: 0x7C, gguf.BF16: 0x7F}[t]
-	if top == 0 {
-		return nil
-	}
-	for i := 0; i+1 < len(b); i += 2 {
-		if b[i+1]&0x7F == top && (t == gguf.F16 || b[i]&0x80 != 0) || t == gguf.F16 && b[i+1]&0x7C == 0x7C {
-			return fmt.Errorf("an element is beyond the largest number of %s: %w", t, snug.ErrNonFinite)
-		}
-	}
-	return nil
+	return (&ggufFeed{GGUF: g, read: read, changed: changed}).into(w)
 }

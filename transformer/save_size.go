@@ -28,7 +28,7 @@ func (m *Model) SaveSize() (s SaveSize) {
 		s.Bytes = saturate.Add(s.Bytes, t.Bytes())
 		s.Largest = max(s.Largest, t.Bytes())
 	}
-	s.Memory = saturate.Add(m.heldToSave(), saturate.Add(m.workToSave(), mergeBytes))
+	s.Memory = saturate.Add(m.heldToSave(), saturate.Add(m.workToSave(func(*Param) bool { return true }), mergeBytes))
 	return s
 }
 
@@ -47,17 +47,17 @@ func (m *Model) heldToSave() (bytes int64) {
 	return bytes
 }
 
-// workToSave returns the bytes that matrices take while they are merged.
-func (m *Model) workToSave() int64 {
+// workToSave returns the bytes that matrices take while they are merged, of those that are in memory as a whole.
+func (m *Model) workToSave(whole func(p *Param) bool) int64 {
 	elem := int64(m.dtype.Size())
 	if m.folder != nil && m.folder.before != nil {
-		return m.folder.before.workToSave() + m.joinToSave()*elem
+		return m.folder.before.workToSave(whole) + m.joinToSave()*elem
 	}
 	single, quantized := int64(0), int64(0)
 	for i := range m.params {
 		p := &m.params[i]
 		n := int64(p.Len())
-		if m.adapted(p) {
+		if m.adapted(p) || !whole(p) {
 			continue
 		}
 		if m.stays(p) || m.matrices[p] != nil && m.matrices[p].Adapter != nil {

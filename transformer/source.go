@@ -16,6 +16,10 @@ type source interface {
 	readAll(q *quantizer, list []*Param) error
 	// read reads the elements of a parameter into v, in the model's type, on any device.
 	read(q *quantizer, p *Param, v snug.View) error
+	// splits reports whether readFrom takes a parameter.
+	splits(c *Config, p *Param) bool
+	// readFrom is read for as many elements as v has, from one on: whole rows, and whole heads of q and k.
+	readFrom(p *Param, lo int, v snug.View) error
 	// quantized reads a matrix that is quantized in the source.
 	quantized(q *quantizer, p *Param) (*qlora.Weight, error)
 	Close() error
@@ -77,6 +81,15 @@ func (s *hubFolder) read(q *quantizer, p *Param, v snug.View) error {
 		return q.loadSlot(s.w, s.names[p.Name], at, v)
 	}
 	return s.w.Load(s.names[p.Name], v)
+}
+
+func (s *hubFolder) splits(c *Config, p *Param) bool {
+	_, joined := c.slot(p.Name)
+	return !joined
+}
+
+func (s *hubFolder) readFrom(p *Param, lo int, v snug.View) error {
+	return s.w.LoadAt(s.names[p.Name], lo, v)
 }
 
 func (s *hubFolder) quantized(q *quantizer, p *Param) (w *qlora.Weight, err error) {
