@@ -47,7 +47,7 @@ func (m *Model) ComputeNext(ctx context.Context, list []*Generator, rows int) (e
 	if err := cmp.Or(m.usable(), m.checkTexts(ctx, list, rows)); err != nil {
 		return err
 	}
-	alone := m.config.Experts.Count > 0 || slices.ContainsFunc(m.ropes, func(a *layers.Angles) bool { return a.Rope().Kind == RopeDynamic })
+	alone := m.config.Experts.Count > 0 || m.dynamic()
 	var left []*Generator
 	for _, g := range list {
 		switch {
@@ -63,6 +63,11 @@ func (m *Model) ComputeNext(ctx context.Context, list []*Generator, rows int) (e
 		return nil
 	}
 	return m.computeTexts(ctx, left, max(rows, len(left)))
+}
+
+// dynamic reports whether angles depend on the length of a text.
+func (m *Model) dynamic() bool {
+	return slices.ContainsFunc(m.ropes, func(a *layers.Angles) bool { return a.Rope().Kind == RopeDynamic })
 }
 
 // checkTexts returns an error unless ComputeNext can compute the generators.

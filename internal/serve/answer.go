@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,6 +18,7 @@ type answer struct {
 	tokens  int // of the answer, with the one that ends it
 	finish  string
 	waiting []said // tokens whose text is not written yet
+	reused  *atomic.Int64
 }
 
 // said is a token of the answer, and where its text begins.
@@ -25,8 +27,8 @@ type said struct {
 	at, char int // in bytes, and in characters
 }
 
-func newAnswer(q *request, id string) *answer {
-	return &answer{request: q, id: id, created: time.Now().Unix(), writing: newWriting(q.model.Tokenizer, q.stops)}
+func newAnswer(q *request, j *job, id string) *answer {
+	return &answer{request: q, reused: &j.reused, id: id, created: time.Now().Unix(), writing: newWriting(q.model.Tokenizer, q.stops)}
 }
 
 // take adds an event, and returns the text that is ready and its tokens. It sets finish at the end of the answer.
@@ -87,7 +89,8 @@ func (a *answer) choice(key string, message any, tokens []said) map[string]any {
 }
 
 func (a *answer) usageBody() any {
-	return map[string]any{"prompt_tokens": len(a.prompt), "completion_tokens": a.tokens, "total_tokens": len(a.prompt) + a.tokens}
+	return map[string]any{"prompt_tokens": len(a.prompt), "completion_tokens": a.tokens, "total_tokens": len(a.prompt) + a.tokens,
+		"prompt_tokens_details": map[string]any{"cached_tokens": a.reused.Load()}}
 }
 
 // odds returns the log-probabilities of tokens in the form of chats or of completions.

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/transformer"
@@ -26,6 +27,9 @@ type job struct {
 	g    *transformer.Generator // once it runs
 	fed  int                    // tokens of the prompt that the generator has
 	said int                    // tokens of the answer
+
+	computed int          // tokens of the prompt whose keys are there
+	reused   atomic.Int64 // those that were kept from other requests
 
 	mu    sync.Mutex
 	news  []event
@@ -84,6 +88,9 @@ type batch struct {
 	wake    chan struct{}
 	running []*job // of the goroutine of run
 	held    int64  // bytes of the running
+	kept    prefixes
+	most    int64        // bytes of these, where there is no limit of memory
+	rows    atomic.Int64 // of prompts that were computed
 
 	mu      sync.Mutex
 	queue   []*job
@@ -91,8 +98,9 @@ type batch struct {
 	closing bool
 }
 
-func newBatch(o Options) *batch {
-	return &batch{o: o, wake: make(chan struct{}, 1), places: o.Rows}
+// newBatch returns a batch that keeps up to most bytes of beginnings where Memory sets no limit.
+func newBatch(o Options, most int64) *batch {
+	return &batch{o: o, wake: make(chan struct{}, 1), places: o.Rows, most: most}
 }
 
 var (
@@ -150,6 +158,7 @@ func (b *batch) run(ctx context.Context) error {
 		for len(b.running) > 0 {
 			b.end(b.running[0], errClosing)
 		}
+		b.kept.shrink(-1)
 	}()
 	for ctx.Err() == nil {
 		b.dropGone()
@@ -185,7 +194,7 @@ func (b *batch) dropGone() {
 func (b *batch) admit() {
 	for {
 		b.mu.Lock()
-		if len(b.queue) == 0 || b.places == 0 || b.o.Memory > 0 && b.held+b.queue[0].bytes > b.o.Memory {
+		if len(b.queue) == 0 || b.places == 0 || !b.fits(b.queue[0]) {
 			b.mu.Unlock()
 			return
 		}
@@ -247,18 +256,22 @@ func (b *batch) step(ctx context.Context) {
 	}
 }
 
-// feed gives a generator more of its prompt. The passes are those of the whole prompt at once.
+// feed gives a generator more of its prompt, up to where the next pass ends.
 func (b *batch) feed(ctx context.Context, j *job) {
-	n := min(chunk, len(j.prompt)+j.most)
 	if j.fed == 0 {
-		n++ // the last token waits for Next
+		b.take(j)
 	}
-	n = min(n, len(j.prompt)-j.fed)
+	n := min(passEnd(j.computed)+1, len(j.prompt)) - j.fed // the last token waits for Next
 	if err := j.g.Prompt(ctx, j.prompt[j.fed:j.fed+n]); err != nil {
 		b.fail(ctx, j, err)
 		return
 	}
 	j.fed += n
+	b.rows.Add(int64(j.fed - 1 - j.computed))
+	j.computed = j.fed - 1
+	if j.fed == len(j.prompt) {
+		b.kept.keep(j, b.room())
+	}
 }
 
 // answer computes the next token of the jobs of a model.

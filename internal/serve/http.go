@@ -184,7 +184,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, q *request) {
 		cancel()
 		s.batch.leave(j)
 	}()
-	a := newAnswer(q, newID(q.chat))
+	a := newAnswer(q, j, newID(q.chat))
 	began := time.Now()
 	if q.stream {
 		err = s.streamAnswer(w, j, a)
@@ -195,7 +195,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, q *request) {
 	if err != nil {
 		ending = err.Error()
 	}
-	s.o.Log(fmt.Sprintf("%s: %d tokens of a prompt, %d of the answer in %.1f s: %s", q.model.Name, len(q.prompt), a.tokens, seconds, ending))
+	s.o.Log(fmt.Sprintf("%s: %d tokens of a prompt, %d of them kept from others, %d of the answer in %.1f s: %s", q.model.Name, len(q.prompt), j.reused.Load(), a.tokens, seconds, ending))
 }
 
 // newID returns the name of an answer.

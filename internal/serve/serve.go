@@ -34,7 +34,7 @@ type Options struct {
 	Models  []Model // the first answers requests that name none
 	Rows    int     // most requests that are computed at a time
 	Context int     // most tokens of a prompt and its answer
-	Memory  int64   // bytes of the caches of all requests that are computed at a time; 0: no limit but Rows
+	Memory  int64   // bytes of the caches of all requests that are computed at a time, and of beginnings that are kept; 0: no limit but Rows
 	Queue   int     // most requests that wait; 0: none
 	Token   string  // clients send it as Authorization: Bearer; empty: none is wanted
 	Local   bool    // requests must name this machine as their host, so that a page of another site cannot reach the server by a name of its own
@@ -87,8 +87,8 @@ func New(o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = func(string) {}
 	}
-	s := &Server{o: o, batch: newBatch(o), token: sha256.Sum256([]byte(o.Token)), begun: time.Now(), room: make(chan struct{}, o.Rows+o.Queue+4)}
-	names := map[string]bool{}
+	s := &Server{o: o, token: sha256.Sum256([]byte(o.Token)), begun: time.Now(), room: make(chan struct{}, o.Rows+o.Queue+4)}
+	names, most := map[string]bool{}, int64(0)
 	for _, m := range o.Models {
 		if m.Name == "" || names[m.Name] || m.Model == nil || m.Tokenizer == nil {
 			return nil, fmt.Errorf("serve: the model %q has no name of its own, no Model or no Tokenizer: %w", m.Name, snug.ErrConfig)
@@ -102,6 +102,7 @@ func New(o Options) (*Server, error) {
 		if o.Memory > 0 && bytes > o.Memory {
 			return nil, fmt.Errorf("serve: a text of %d tokens takes %d bytes, and Memory is %d: %w", o.Context, bytes, o.Memory, snug.ErrNoMemory)
 		}
+		most = max(most, bytes)
 		c := &served{Model: m, plain: -1, family: m.Model.Config()}
 		c.vocab = c.family.Vocab
 		if ids, err := m.Tokenizer.Encode("a", tokenizer.EncodeOptions{NoSpecial: true}); err == nil && len(ids) > 0 {
@@ -109,6 +110,7 @@ func New(o Options) (*Server, error) {
 		}
 		s.models = append(s.models, c)
 	}
+	s.batch = newBatch(o, int64(o.Rows)*most)
 	return s, nil
 }
 
