@@ -140,8 +140,9 @@ func TestServeGGUF(t *testing.T) {
 	}
 }
 
-// A signal lets an answer under way end.
-func TestServeEnds(t *testing.T) {
+// publishLong is publish of a model that takes long texts, and has no use for the end of a text.
+func publishLong(t *testing.T) string {
+	t.Helper()
 	model := publish(t)
 	config, err := transformer.ReadConfig(model)
 	require.NoError(t, err)
@@ -151,7 +152,32 @@ func TestServeEnds(t *testing.T) {
 	long := t.TempDir()
 	require.NoError(t, m.Save(long, 0))
 	require.NoError(t, copyCompanions(long, model, false, nil))
-	s := startServe(t, "-model", long)
+	return long
+}
+
+// PyPI's client of OpenAI's API does what programs do with it. The folder with the package is in SNUG_CLIENTS, see .ci/clients.
+func TestServeClients(t *testing.T) {
+	packages := os.Getenv("SNUG_CLIENTS")
+	if packages == "" {
+		t.Skip("SNUG_CLIENTS is no folder with the package openai")
+	}
+	model, key := publishLong(t), "a-key-of-16-letters-or-more"
+	token, adapter := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "adapter")
+	require.NoError(t, os.WriteFile(token, []byte(key), 0o600))
+	status, _, errs := snugged("tune", "-model", model, "-data", answers(t, "no"), "-o", adapter, "-lora", "2", "-steps", "1")
+	require.Zero(t, status, errs)
+	s := startServe(t, "-model", model, "-adapter", "tuned="+adapter, "-token-file", token, "-batch", "2", "-queue", "4")
+	python := exec.Command("python3", filepath.Join("testdata", "clients.py"), s.url, key, filepath.Base(model), "tuned")
+	python.Env = append(os.Environ(), "PYTHONPATH="+packages)
+	out, err := python.CombinedOutput()
+	require.NoError(t, err, "%s%s", out, s.errors.String())
+	require.Equal(t, "served\n", string(out))
+	s.end(t)
+}
+
+// A signal lets an answer under way end.
+func TestServeEnds(t *testing.T) {
+	s := startServe(t, "-model", publishLong(t))
 	r, err := http.Post(s.url+"/completions", "application/json", strings.NewReader(`{"prompt": "a", "max_tokens": 600, "stream": true, "temperature": 2}`))
 	require.NoError(t, err)
 	defer r.Body.Close()
