@@ -213,13 +213,13 @@ func LoadAdapters(dir string, dev *snug.Device) (AdapterOptions, map[string]*LoR
 }
 
 func loadAdapters(open opener, dev *snug.Device) (c AdapterOptions, adapters map[string]*LoRA, err error) {
-	w, err := openAdapters(open)
+	r, err := openReader(open)
 	if err != nil {
 		return c, nil, err
 	}
 	whole := false
 	defer func() {
-		if err = errors.Join(err, w.close()); err == nil && whole {
+		if err = errors.Join(err, r.Close()); err == nil && whole {
 			return
 		}
 		for _, a := range adapters {
@@ -227,22 +227,12 @@ func loadAdapters(open opener, dev *snug.Device) (c AdapterOptions, adapters map
 		}
 		adapters = nil
 	}()
-	text, err := adapterConfigOf(open, w.Metadata()[adapterSum])
-	if err != nil {
-		return c, nil, err
-	}
-	c, s, err := readAdapterConfig(text)
-	if err != nil {
-		return c, nil, fmt.Errorf("%s: %w", adapterConfigFile, err)
-	}
-	if adapters, err = describeAdapters(&c, s, w); err != nil {
-		return c, nil, err
-	}
+	c, adapters = r.options, r.adapters
 	if dev == nil {
 		dev = snug.CPU()
 	}
 	for _, name := range slices.Sorted(maps.Keys(adapters)) {
-		if err := adapters[name].load(w, dev, adapterPrefix+name, c.DoRA); err != nil {
+		if err := adapters[name].load(r.weights, dev, adapterPrefix+name, c.DoRA); err != nil {
 			return c, nil, err
 		}
 	}

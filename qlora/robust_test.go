@@ -19,7 +19,7 @@ import (
 // TestNilAndZeroValues goes through all methods and functions with nil and zero values,
 // and with ones that are closed: none panics, and what needs elements returns an error.
 func TestNilAndZeroValues(t *testing.T) {
-	kerneltest.Zero(t,
+	kerneltest.Zero(t, (*AdapterReader)(nil), new(AdapterReader),
 		AdapterOptions{}, new(Dense), (*Dense)(nil), new(DoRA), (*DoRA)(nil), new(Linear), (*Linear)(nil), new(LoRA), (*LoRA)(nil), new(Weight), (*Weight)(nil),
 		new(Weights), (*Weights)(nil), GGUF, Modules{}, new(Modules), Type(255), new(VeRA), (*VeRA)(nil), NewVeRA, SaveVeRA, LoRAPlus, LoRAScale, PackedBytes, Blocks, NewDense, NewDoRA, NewLinear, Merge,
 		NewWeight[[]float32], NewWeight[snug.View], NewWeights, NewBlocks, ParseType, WriteWeights, SaveAdapters,

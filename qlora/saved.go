@@ -84,16 +84,22 @@ func SavedTensors(dir string) (c AdapterOptions, list []amp.Tensor, err error) {
 	if err != nil {
 		return c, nil, fmt.Errorf("qlora: saved tensors of %q: %w", dir, err)
 	}
+	list = c.savedIn(w)
+	if err := w.close(); err != nil {
+		return c, nil, fmt.Errorf("qlora: saved tensors of %q: %w", dir, err)
+	}
+	return c, list, nil
+}
+
+// savedIn lists the parameters of the base model in a file.
+func (c *AdapterOptions) savedIn(w adapterWeights) (list []amp.Tensor) {
 	for _, t := range w.Tensors() {
 		if name := strings.TrimPrefix(t.Name, adapterPrefix); c.isSaved(name) || isTable(name) {
 			t.Name = name
 			list = append(list, t)
 		}
 	}
-	if err := w.close(); err != nil {
-		return c, nil, fmt.Errorf("qlora: saved tensors of %q: %w", dir, err)
-	}
-	return c, list, nil
+	return list
 }
 
 // openModules opens the weights of a folder of adapters, and reads its config.

@@ -33,8 +33,8 @@ type chosen struct {
 	loaded  *qlora.LoRA // nil for a fresh one
 }
 
-// chooseAdapters returns the modules that have adapters, in the order of the arithmetic.
-func (m *Model) chooseAdapters() (list []chosen, err error) {
+// chooseAdapters returns the modules that have adapters, in the order of the arithmetic. load reads those of a folder.
+func (m *Model) chooseAdapters(load func(dir string) (map[string]*qlora.LoRA, error)) (list []chosen, err error) {
 	o, dir := m.options.Adapter, m.options.AdapterDir
 	var loaded map[string]*qlora.LoRA
 	switch {
@@ -50,7 +50,7 @@ func (m *Model) chooseAdapters() (list []chosen, err error) {
 		}
 		m.adapters = *o
 	default:
-		if loaded, err = m.loadAdapters(dir); err != nil {
+		if loaded, err = load(dir); err != nil {
 			return nil, err
 		}
 		for _, a := range loaded {

@@ -25,6 +25,7 @@ type family struct {
 
 	names names
 	gguf  ggufForm // how llama.cpp's files hold it
+	mlx   string   // before the names of modules in mlx-lm, in place of the layout's body; empty: that lacks the family
 	// residual has the ends of the names of matrices whose initial deviation is divided by the root of the number of
 	// halves. normal has those of vectors that begin normally distributed; sinks do in all families.
 	residual, normal []string
@@ -74,6 +75,7 @@ type expertNames struct {
 	router         string
 	experts        string // before the number of the expert
 	gate, up, down string // of an expert
+	mlx            string // of a layer in mlx-lm, which has all experts in one module
 	joined         bool   // files hold the experts of a layer in one tensor, see slot
 }
 
@@ -91,6 +93,7 @@ type whole struct {
 	// prefixes says that its texts begin with tokens that see each other in both directions, whatever use_bidirectional_attention is, and
 	// that a window hides no token of them.
 	prefixes   bool
+	mlx        string   // before the names of its text in mlx-lm, empty: that lacks the model
 	projectors []string // what the names of modules between images and text begin with that are saved as a whole, if they have several parts
 }
 
@@ -163,7 +166,7 @@ var llamaNames = names{
 	qNorm: "self_attn.q_norm", kNorm: "self_attn.k_norm", sinks: "self_attn.sinks", out: "self_attn.o_proj",
 	mlpNorm: "post_attention_layernorm",
 	gate:    "mlp.gate_proj", up: "mlp.up_proj", down: "mlp.down_proj",
-	experts: expertNames{router: "mlp.gate", experts: "mlp.experts.", gate: "gate_proj", up: "up_proj", down: "down_proj"},
+	experts: expertNames{router: "mlp.gate", experts: "mlp.experts.", gate: "gate_proj", up: "up_proj", down: "down_proj", mlx: "mlp.switch_mlp"},
 }
 
 // with returns names with changes.

@@ -4,7 +4,7 @@ import "math"
 
 func init() {
 	register(family{
-		name: "gemma", class: "Gemma", names: llamaNames,
+		name: "gemma", class: "Gemma", mlx: "model.", names: llamaNames,
 		gguf: ggufForm{arch: "gemma", activation: GELUTanh, tiedHead: true, scaledEmbedding: true},
 		std:  defaults{vocab: 256000, dim: 3072, hidden: 24576, layers: 28, heads: 16, kvHeads: 16, headDim: 256, context: 8192, bos: 2, eos: 1, pad: 0, tied: true},
 		fields: func(f *fields, c *Config) {

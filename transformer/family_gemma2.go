@@ -9,7 +9,7 @@ import (
 
 func init() {
 	register(family{
-		name: "gemma2", class: "Gemma2", names: gemmaNames, layers: gemmaLayers,
+		name: "gemma2", class: "Gemma2", mlx: "model.", names: gemmaNames, layers: gemmaLayers,
 		gguf: ggufForm{arch: "gemma2", activation: GELUTanh, tiedHead: true, scaledEmbedding: true, scoreCap: true, logitCap: true, period: 2, headWidth: gemmaWidth(46)},
 		std:  defaults{vocab: 256000, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256, context: 8192, bos: 2, eos: 1, pad: 0, tied: true},
 		fields: func(f *fields, c *Config) {

@@ -4,13 +4,13 @@ import "github.com/snug-ml/snug/internal/strictjson"
 
 func init() {
 	registerWhole(whole{
-		name: "gemma3", class: "Gemma3", texts: []string{"gemma3_text"}, layouts: wholeLayouts,
+		name: "gemma3", class: "Gemma3", texts: []string{"gemma3_text"}, layouts: wholeLayouts, mlx: "language_model.",
 		fields: []string{"vision_config", "mm_tokens_per_image", "boi_token_index", "eoi_token_index", "image_token_index",
 			"boi_token_id", "eoi_token_id", "image_token_id", "initializer_range", "use_cache"},
 		images: []string{"vision_tower.", "multi_modal_projector."},
 	})
 	register(family{
-		name: "gemma3_text", class: "Gemma3", names: gemmaNames, layers: gemmaLayers,
+		name: "gemma3_text", class: "Gemma3", mlx: "model.", names: gemmaNames, layers: gemmaLayers,
 		gguf: ggufForm{arch: "gemma3", activation: GELUTanh, scaledEmbedding: true, logitCap: true, period: 6, localRope: true, headWidth: gemmaWidth(62)},
 		std:  defaults{vocab: 262208, dim: 2304, hidden: 9216, layers: 26, heads: 8, kvHeads: 4, headDim: 256, context: 131072, bos: 2, eos: 1, pad: 0, tied: true},
 		fields: func(f *fields, c *Config) {

@@ -8,7 +8,7 @@ import (
 
 func init() {
 	register(family{
-		name: "gpt2", class: "GPT2", head: "LMHeadModel",
+		name: "gpt2", class: "GPT2", mlx: "model.", head: "LMHeadModel",
 		gguf: ggufForm{arch: "gpt2", oneRow: true, activation: GELUTanh, outBias: true, mlpBias: true},
 		names: names{
 			layouts:   []layout{{"transformer.", "lm_head.weight"}, {"", "lm_head.weight"}}, // with a head; published, or saved without a head

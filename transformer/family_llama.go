@@ -7,7 +7,7 @@ const Llama = "llama"
 
 func init() {
 	register(family{
-		name: Llama, class: "Llama", names: llamaNames, gguf: llamaForm,
+		name: Llama, class: "Llama", mlx: "model.", names: llamaNames, gguf: llamaForm,
 		std: defaults{vocab: 32000, dim: 4096, hidden: 11008, layers: 32, heads: 32, context: 2048, bos: 1, eos: 2, pad: -1},
 		preset: func(g plan.GPT, c *Config) bool {
 			c.Activation, c.Rope = SiLU, Rope{Kind: RopeDefault, Theta: 10000, Dim: c.HeadDim}

@@ -2,7 +2,7 @@ package transformer
 
 func init() {
 	register(family{
-		name: "qwen2", class: "Qwen2", names: llamaNames,
+		name: "qwen2", class: "Qwen2", mlx: "model.", names: llamaNames,
 		gguf: ggufForm{arch: "qwen2", square: true, many: func(c *Config) bool { return c.Layers == 80 }},
 		std:  defaults{vocab: 151936, dim: 4096, hidden: 22016, layers: 32, heads: 32, kvHeads: 32, context: 32768, bos: -1, eos: -1, pad: -1, sections: true},
 		fields: func(f *fields, c *Config) {

@@ -4,7 +4,7 @@ import "slices"
 
 func init() {
 	register(family{
-		name: "qwen3_moe", class: "Qwen3Moe", names: llamaNames,
+		name: "qwen3_moe", class: "Qwen3Moe", mlx: "model.", names: llamaNames,
 		gguf: ggufForm{arch: "qwen3moe", normalizedExperts: true, keys: func(c *Config, m *ggufMetadata) {
 			m.count("expert_feed_forward_length", c.Experts.Hidden)
 		}},

@@ -2,7 +2,7 @@ package transformer
 
 func init() {
 	register(family{
-		name: "seed_oss", class: "SeedOss", names: llamaNames, gguf: ggufForm{arch: "seed_oss", mlpNorm: "post_attention_norm"},
+		name: "seed_oss", class: "SeedOss", mlx: "model.", names: llamaNames, gguf: ggufForm{arch: "seed_oss", mlpNorm: "post_attention_norm"},
 		std: defaults{vocab: 155136, dim: 4096, hidden: 27648, layers: 64, heads: 80, kvHeads: 8, headDim: 128, context: 524288, bos: 0, eos: 2, pad: 1},
 		fields: func(f *fields, c *Config) {
 			c.counts(f, &c.Heads)

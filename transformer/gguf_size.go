@@ -20,7 +20,23 @@ func (m *Model) GGUFSize(o GGUFOptions) (s SaveSize, err error) {
 	if err != nil {
 		return s, err
 	}
-	if s.Bytes, err = gguf.FileSize(slices.Concat(g.Metadata, o.Metadata), g.Tensors); err != nil {
+	read := int64(0)
+	if m.dtype != snug.F32 {
+		read = int64(m.dtype.Size())
+	}
+	if s, err = g.size(o.Metadata, read); err != nil {
+		return SaveSize{}, err
+	}
+	whole := func(p *Param) bool { return !m.folder.inPieces(p) }
+	held := saturate.Add(m.heldToSave(), saturate.Add(m.workToSave(whole), mergeBytes))
+	s.Memory = saturate.Add(held, s.Memory)
+	return s, nil
+}
+
+// size returns what writing a file takes besides the parameters, whose elements take so many bytes as they are read, 0 if they are read as
+// float32.
+func (g *GGUF) size(metadata []gguf.Pair, read int64) (s SaveSize, err error) {
+	if s.Bytes, err = gguf.FileSize(slices.Concat(g.Metadata, metadata), g.Tensors); err != nil {
 		return SaveSize{}, err
 	}
 	var all, values, turned, encoded int64
@@ -47,12 +63,7 @@ func (m *Model) GGUFSize(o GGUFOptions) (s SaveSize, err error) {
 		encoded = max(encoded, n)
 	}
 	const head = 3 // copies of what the file begins with, while they grow
-	work := ggufPieces*4*values + 4*turned + encoded
-	if m.dtype != snug.F32 {
-		work += int64(m.dtype.Size()) * values // as they were read
-	}
-	whole := func(p *Param) bool { return !m.folder.inPieces(p) }
-	s.Memory = saturate.Add(m.heldToSave(), saturate.Add(m.workToSave(whole), mergeBytes))
-	s.Memory = saturate.Add(s.Memory, work+work/4+head*(s.Bytes-all)) // slices grow by up to a quarter more
+	work := (ggufPieces*4+read)*values + 4*turned + encoded
+	s.Memory = work + work/4 + head*(s.Bytes-all) // slices grow by up to a quarter more
 	return s, nil
 }

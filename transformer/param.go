@@ -17,7 +17,7 @@ type Param = layers.Param
 // makeParams allocates the parameters of the model, except quantized matrices, which load makes.
 func (m *Model) makeParams() error {
 	list := m.config.tensors(m.config.layout())
-	adapters, err := m.chooseAdapters()
+	adapters, err := m.chooseAdapters(m.loadAdapters)
 	if err != nil {
 		return err
 	}

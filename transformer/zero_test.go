@@ -13,7 +13,7 @@ import (
 // TestZeroTransformer calls functions and methods with zero values and nil: none panics.
 func TestZeroTransformer(t *testing.T) {
 	var none *Config
-	kerneltest.Zero(t, none, new(Config), Rope{}, New, new(Model), new(Generator), (*Generator)(nil), new(Prefix), (*Prefix)(nil), Param{}, Embeddings{}, Batch{})
+	kerneltest.Zero(t, none, new(Config), Rope{}, New, new(Model), new(Generator), (*Generator)(nil), new(Prefix), (*Prefix)(nil), Param{}, Embeddings{}, Batch{}, (*AdapterFile)(nil), new(AdapterFile), AdapterGGUFTypes)
 }
 
 // A Generator refuses a nil context and appends nothing.

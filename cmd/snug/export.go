@@ -35,6 +35,8 @@ type exportFlags struct {
 	model         string
 	adapters      []string
 	output, kind  string
+	lora          bool   // write the adapter alone
+	mlx           string // folder of mlx-lm to write the adapter to
 	modelfile     string
 	form, compute string
 	from          string // folder of the tokenizer
@@ -50,15 +52,20 @@ type exportFlags struct {
 // table returns the flags, which write into f.
 func (f *exportFlags) table() flagTable {
 	adapter := &use{"-adapter", "there is none", func() bool { return len(f.adapters) > 0 }}
+	whole := &use{"the whole model", "-lora and -mlx write the adapter alone", func() bool { return !f.alone() }}
+	file := &use{"files of llama.cpp", "-mlx writes a folder of mlx-lm", func() bool { return f.mlx == "" }}
 	return flagTable{
 		modelFlag(&f.model, "the model: a folder as Hugging Face publishes it, with its tokenizer, or a GGUF file"),
 		foldersFlag("adapter", &f.adapters, "folder of an adapter of it, as snug tune and PEFT write it; several are merged in this order"),
-		fileFlag("gguf", "FILE.gguf", &f.output, "new file to write"),
+		fileFlag("gguf", "FILE.gguf", &f.output, "new file to write").only(file),
+		switchFlag("lora", &f.lora, "write the adapter alone to -gguf, which llama.cpp loads beside the file of the model, by --lora; -type is then "+
+			either(transformer.AdapterGGUFTypes())+", f32 by default").only(file, adapter),
+		fileFlag("mlx", "DIR", &f.mlx, "write the adapter alone to a new or empty folder, as mlx-lm loads it beside the model, by --adapter-path").only(adapter),
 		wordFlag("type", "TYPE", &f.kind, transformer.GGUFTypes(), "type of the matrices: "+either(transformer.GGUFTypes())+
-			"; default: the one that config.json names, or f32, and of a GGUF file its own types, with q8_0 for matrices of fewer bits that an adapter changes; q4_k_m and q5_k_m give some matrices more bits, mxfp4 is for experts, and the others are q8_0"),
-		fileFlag("modelfile", "FILE", &f.modelfile, "also write a new file for ollama create, with the chat template, stops and parameters of generation"),
-		baseFlag("base", &f.form, lowForms, "merge into quantized weights, "+either(lowForms)+", on which the adapter was trained; default: into the published weights").only(adapter),
-		computeFlag(&f.compute, "type of the merged weights: "+either(floatTypes)+"; default: the model's type").only(adapter),
+			"; default: the one that config.json names, or f32, and of a GGUF file its own types, with q8_0 for matrices of fewer bits that an adapter changes; q4_k_m and q5_k_m give some matrices more bits, mxfp4 is for experts, and the others are q8_0").only(file),
+		fileFlag("modelfile", "FILE", &f.modelfile, "also write a new file for ollama create, with the chat template, stops and parameters of generation").only(whole),
+		baseFlag("base", &f.form, lowForms, "merge into quantized weights, "+either(lowForms)+", on which the adapter was trained; default: into the published weights").only(adapter, whole),
+		computeFlag(&f.compute, "type of the merged weights: "+either(floatTypes)+"; default: the model's type").only(adapter, whole),
 		sizeFlag("memory", &f.memory, "limit of the resident memory of the process, such as 600MiB; default: none"),
 		switchFlag("dry-run", &f.dryRun, "write nothing: say what the file takes, the memory, and the room on the disk"),
 		configFlag(),
@@ -69,7 +76,7 @@ func (f *exportFlags) check() error {
 	switch {
 	case f.model == "":
 		return usagef("export: want -model: a folder as Hugging Face publishes it")
-	case f.output == "" && !f.dryRun:
+	case f.output == "" && f.mlx == "" && !f.dryRun:
 		return usagef("export: want -gguf: the file to write")
 	}
 	for _, o := range []struct{ flag, path string }{{"gguf", f.output}, {"modelfile", f.modelfile}} {
@@ -83,6 +90,11 @@ func (f *exportFlags) check() error {
 		}
 		if _, err := os.Stat(filepath.Dir(o.path)); err != nil {
 			return usagef("export: -%s: %w", o.flag, err)
+		}
+	}
+	if f.alone() {
+		if err := f.checkAlone(); err != nil {
+			return err
 		}
 	}
 	if f.modelfile != "" && f.output != "" && filepath.Clean(f.modelfile) == filepath.Clean(f.output) {

@@ -25,6 +25,12 @@ func runExport(c *call) (err error) {
 		return err
 	}
 	noteLinks(c.stderr, append([]string{f.model}, f.adapters...)...)
+	if f.alone() {
+		if f.config, err = transformer.ReadConfig(f.model); err != nil {
+			return usageError{err}
+		}
+		return untilSignal(c, func(stop console.Stop) error { return f.saveAlone(c, stop) })
+	}
 	if err := f.describe(c); err != nil {
 		return usageError{err}
 	}
@@ -139,6 +145,9 @@ func ofOutput(flag, path string, err error) error {
 // rooms returns what the run will write, less the room of what a killed run left.
 func (f *exportFlags) rooms(size transformer.SaveSize) []room {
 	bytes := size.Bytes
+	if f.mlx != "" {
+		return []room{{"the adapter", f.mlx, bytes}}
+	}
 	if left, err := os.Lstat(f.output + ".unfinished"); err == nil && left.Mode().IsRegular() {
 		bytes -= left.Size()
 	}
@@ -149,7 +158,7 @@ func (f *exportFlags) rooms(size transformer.SaveSize) []room {
 func (f *exportFlags) rehearse(c *call, size transformer.SaveSize, process *processRoom) error {
 	fmt.Fprintf(c.stdout, "output    %s\nlargest   %s, a tensor\nmemory    %s at most, predicted\n",
 		meter.FormatBytes(size.Bytes), meter.FormatBytes(size.Largest), meter.FormatBytes(process.predicted))
-	if f.output == "" {
+	if f.result() == "" {
 		return nil
 	}
 	return showRoom(c, "export", f.rooms(size))

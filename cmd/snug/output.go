@@ -22,7 +22,7 @@ const unfinished = "snug.unfinished"
 
 // written matches the names of the weights and configurations that a killed process may leave. Such a process may leave
 // companions too.
-var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapter_config\.json(\.next)?|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|((video_)?(pre)?processor_)?config\.json)(\.\d+\.tmp)?$`)
+var written = regexp.MustCompile(`^(adapter_model\.safetensors|adapters\.safetensors|adapter_config\.json(\.next)?|model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|((video_)?(pre)?processor_)?config\.json)(\.\d+\.tmp)?$`)
 
 // output is a folder that this process writes.
 type output struct {
@@ -60,7 +60,9 @@ func emptyFolder(name string) error {
 
 // wholeResult says which whole weights a folder has, "" for none. Weights get their names only when they are complete.
 func wholeResult(dir string) (what string) {
-	for _, r := range []struct{ path, what string }{{filepath.Join(dir, adapterFile), "the adapter"}, {dir, "the weights"}} {
+	for _, r := range []struct{ path, what string }{
+		{filepath.Join(dir, adapterFile), "the adapter"}, {filepath.Join(dir, mlxFile), "the adapter"}, {dir, "the weights"},
+	} {
 		if w, err := amp.OpenWeights(r.path); err == nil {
 			_ = w.Close() // which was only read
 			return r.what

@@ -35,6 +35,9 @@ func TestShellQuote(t *testing.T) {
 	}
 	one := &tuning{tuneFlags: tuneFlags{dir: "my model", output: "-out's", adapterFlags: adapterFlags{kindName: "loftq"}}}
 	require.Equal(t, `the adapter is in -out's: snug generate -model 'my model' -adapter './-out'\''s' -base nf4`, one.howToUse())
+	one.kindName, one.purpose = "lora", "llama.cpp"
+	require.Equal(t, `the adapter is in -out's: snug generate -model 'my model' -adapter './-out'\''s'
+for llama.cpp: snug export -model 'my model' -adapter './-out'\''s' -gguf ADAPTER.gguf -lora`, one.howToUse())
 	one.full = true
 	require.Equal(t, `the model is in -out's: snug generate -model './-out'\''s'`, one.howToUse())
 }

@@ -18,6 +18,7 @@ type target struct {
 	// model, unless nil, returns an error for a model that the program does not compute.
 	model func(c *transformer.Config) error
 	after string // how it runs a merged model, and is added to snug merge
+	alone string // flags of snug export that write the adapter for it, empty: it takes the folder
 }
 
 // exclusion is what a program does not take of adapters.
@@ -34,9 +35,8 @@ var (
 	hasModules = func(f *tuneFlags, c *transformer.Config) bool {
 		return f.modules != "" || c.Whole != "" && f.trainsProjector()
 	}
-	hasRSLoRA = func(f *tuneFlags, _ *transformer.Config) bool { return f.rslora }
-	always    = func(*tuneFlags, *transformer.Config) bool { return true }
-	isGGUF    = func(f *tuneFlags, _ *transformer.Config) bool { return gguf.IsFile(f.dir) }
+	hasDoRAOfExperts = func(f *tuneFlags, c *transformer.Config) bool { return f.kind().dora && c.Experts.Count > 0 }
+	isGGUF           = func(f *tuneFlags, _ *transformer.Config) bool { return gguf.IsFile(f.dir) }
 )
 
 const ofGGUF = "adapters of a GGUF file, since it wants the model as a folder"
@@ -61,12 +61,11 @@ var targets = []target{
 			{func(f *tuneFlags, _ *transformer.Config) bool { return f.rank > maxVLLMRank }, fmt.Sprintf("a rank above %d (--max-lora-rank)", maxVLLMRank)},
 		},
 	}, {
-		name: "llama.cpp", title: "llama.cpp", after: "snug export -model MERGED -gguf FILE.gguf",
+		name: "llama.cpp", title: "llama.cpp", alone: "-gguf ADAPTER.gguf -lora", after: "snug export -model MERGED -gguf FILE.gguf",
 		excludes: []exclusion{
 			{hasDoRA, "the magnitudes of DoRA"},
 			{hasVeRA, "adapters of VeRA"},
 			{hasModules, trainedWhole},
-			{hasRSLoRA, "the scale of -rslora, which its converter takes for alpha/rank"},
 			{hasBase, "adapters for weights in nf4, which it does not have"},
 		},
 		model: func(c *transformer.Config) error {
@@ -74,8 +73,15 @@ var targets = []target{
 			return err
 		},
 	}, {
-		name: "mlx", title: "mlx-lm", after: "mlx_lm.convert --hf-path MERGED",
-		excludes: []exclusion{{always, "adapters in the form of PEFT, which tune writes"}},
+		name: "mlx", title: "mlx-lm", alone: "-mlx DIR", after: "mlx_lm.convert --hf-path MERGED",
+		excludes: []exclusion{
+			{hasDoRAOfExperts, "the magnitudes of DoRA of experts"},
+			{hasVeRA, "adapters of VeRA"},
+			{hasModules, trainedWhole},
+			{hasBase, "adapters for weights in nf4, which it does not have"},
+			{isGGUF, ofGGUF},
+		},
+		model: (*transformer.Config).CheckMLX,
 	},
 }
 

@@ -88,8 +88,17 @@ func (t *tuning) howToUse() string {
 	case t.kind().base != "":
 		return text + " -base " + t.kind().base
 	default:
-		return text
+		return text + t.forTarget()
 	}
+}
+
+// forTarget is the line with the command that writes the adapter for the program of -for.
+func (t *tuning) forTarget() string {
+	to := t.target()
+	if to == nil || to.alone == "" {
+		return ""
+	}
+	return "\nfor " + to.title + ": snug export -model " + shellQuote(t.dir) + " -adapter " + shellQuote(t.output) + " " + to.alone
 }
 
 // reportPlan ends a dry run.

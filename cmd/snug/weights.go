@@ -36,6 +36,9 @@ func lacksIndex(path string) bool {
 // The files of an adapter's folder, as PEFT names them.
 const adapterFile, adapterConfig = "adapter_model.safetensors", "adapter_config.json"
 
+// mlxFile is the file of an adapter of mlx-lm.
+const mlxFile = "adapters.safetensors"
+
 func holdsFile(dir, name string) bool {
 	info, err := os.Stat(filepath.Join(dir, name))
 	return err == nil && !info.IsDir()
