@@ -15,16 +15,18 @@ import (
 
 func exportCommand() *command {
 	return &command{
-		name: "export", summary: "write a model as a file of llama.cpp and Ollama",
+		name: "export", summary: "write a model for llama.cpp and Ollama, or its adapter for llama.cpp and mlx-lm",
 		help: `Writes a model and its tokenizer as a GGUF file, which llama.cpp, Ollama and programs on top of them run.
-An adapter is merged first, as snug merge does. What llama.cpp would compute in another way is an error, and
-nothing is written then; where it differs in some texts alone, a line says so. One matrix is in memory at
-a time. Until it is complete the file is FILE.gguf.unfinished; a killed run leaves that, and the next
-removes it.
+An adapter is merged first, as snug merge does, or written alone with -lora or -mlx. What llama.cpp would
+compute in another way is an error, and nothing is written then; where it differs in some texts alone, a
+line says so. One matrix is in memory at a time. Until it is complete the file is FILE.gguf.unfinished; a
+killed run leaves that, and the next removes it.
 `,
 		flags: new(exportFlags).table,
 		closing: `  snug export -model Qwen3-0.6B -adapter tuned -gguf tuned.gguf -type q4_k_m -modelfile Modelfile
   ollama create tuned -f Modelfile
+  snug export -model Qwen3-0.6B -adapter tuned -gguf lora.gguf -lora
+  snug export -model Qwen3-0.6B -adapter tuned -mlx mlx
 `,
 		run: runExport,
 	}

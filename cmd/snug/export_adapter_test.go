@@ -57,6 +57,9 @@ func TestExportAdapterAlone(t *testing.T) {
 	}
 	require.NoError(t, json.Unmarshal(config, &about))
 	require.Equal(t, "lora", about.Kind)
+	status, _, errs = snugged("generate", "-model", dir, "-adapter", mlx, "-prompt", "a")
+	require.Equal(t, 2, status)
+	require.Contains(t, errs, "is an adapter in the form of mlx-lm, want the folder of an adapter as PEFT writes it")
 	status, _, errs = snugged(args...)
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "is not empty, and nothing is overwritten")

@@ -73,6 +73,9 @@ func wantModel(command, flag, dir string) error {
 		_, err := os.Lstat(filepath.Join(dir, name))
 		return err == nil
 	}
+	if flag == "-adapter" && has(mlxFile) && !has(adapterFile) {
+		return usagef("%s: %s is an adapter in the form of mlx-lm, want the folder of an adapter as PEFT writes it", command, where)
+	}
 	if flag == "-adapter" || has("config.json") {
 		return nil
 	}

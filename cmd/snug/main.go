@@ -8,7 +8,7 @@
 //	snug generate -model DIR -prompt TEXT      continue a text with a model
 //	snug serve -model DIR                      answer requests in OpenAI's protocol
 //	snug merge -model DIR -adapter DIR -o DIR  merge an adapter into its model
-//	snug export -model DIR -gguf FILE.gguf     write a model as a file of llama.cpp and Ollama
+//	snug export -model DIR -gguf FILE.gguf     write a model for llama.cpp and Ollama, or its adapter for llama.cpp and mlx-lm
 //	snug devices                               the devices of this machine, and the presets of plan
 //	snug inspect FILE                          what a file, a checkpoint or a store holds
 //	snug verify DIR                            whether a store or a checkpoint is whole
