@@ -9,10 +9,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -174,6 +178,7 @@ func TestHostileJob(t *testing.T) {
 		{"tune", "-full", "-model", model, "-data", data, "-steps", "1", "-memory", "300MiB", "-o", filepath.Join(out, "full")},
 		{"merge", "-model", model, "-adapter", adapter, "-o", filepath.Join(out, "merged")},
 		{"generate", "-model", model, "-adapter", adapter, "-prompt", "say q", "-tokens", "2"},
+		{"serve", "-model", model, "-adapter", "a=" + adapter, "-memory", "300MiB", "-addr", freeAddress(t)},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
 			before, began := processorSeconds(t), time.Now()
@@ -182,10 +187,15 @@ func TestHostileJob(t *testing.T) {
 				errs   string
 			}
 			done := make(chan result, 1)
+			ended := make(chan struct{})
 			go func() {
 				status, _, errs := snugged(args...)
+				close(ended)
 				done <- result{status, errs}
 			}()
+			if args[0] == "serve" {
+				go visit("http://"+args[len(args)-1], ended)
+			}
 			for waiting := true; waiting; {
 				select {
 				case r := <-done:
@@ -202,6 +212,43 @@ func TestHostileJob(t *testing.T) {
 		})
 	}
 	fmt.Println("ended")
+}
+
+// freeAddress returns an address on which nobody listens.
+func freeAddress(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// visit asks a server of this process for answers of its model and its adapter when it is there, and ends it by a signal, which ends
+// nothing else.
+func visit(url string, ended <-chan struct{}) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	for {
+		if r, err := http.Get(url + "/health"); err == nil {
+			r.Body.Close()
+			break
+		}
+		select {
+		case <-ended: // it refused the folder
+			return
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	for _, body := range []string{`{"prompt": "say q", "max_tokens": 2, "logprobs": 2}`, `{"model": "a", "messages": [{"role": "user", "content": "say q"}], "max_tokens": 2, "stream": true}`} {
+		path := "/v1/completions"
+		if strings.Contains(body, "messages") {
+			path = "/v1/chat/completions"
+		}
+		if r, err := http.Post(url+path, "application/json", strings.NewReader(body)); err == nil {
+			_, _ = io.Copy(io.Discard, r.Body)
+			r.Body.Close()
+		}
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 }
 
 func processorSeconds(t *testing.T) float64 {

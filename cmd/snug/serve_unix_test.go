@@ -140,7 +140,7 @@ func TestServeGGUF(t *testing.T) {
 	}
 }
 
-// publishLong is publish of a model that takes long texts, and has no use for the end of a text.
+// publishLong is publish of a model that takes long texts.
 func publishLong(t *testing.T) string {
 	t.Helper()
 	model := publish(t)

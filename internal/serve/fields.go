@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // fields are the members of a request's JSON object that were not read yet.
@@ -44,6 +45,11 @@ func readFields(body io.Reader) (fields, *failure) {
 		return nil, refuse("", "the body is not a JSON object: %v", err)
 	case f == nil:
 		return nil, refuse("", "the body is null, want a JSON object")
+	}
+	for name, text := range f {
+		if !utf8.Valid(text) {
+			return nil, refuse(name, "%.60s is not UTF-8", name)
+		}
 	}
 	return f, nil
 }
