@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -231,11 +232,9 @@ const ggufItem = 1 << 15
 var encodeTask = cpu.NewTask(func(a *encoding, item int) {
 	lo, hi := cpu.Chunk(len(a.src), ggufItem, item)
 	dst, src := a.dst[item*a.size:min((item+1)*a.size, len(a.dst))], a.src[lo:hi]
-	for i, x := range src {
-		if x-x != 0 {
-			a.errors[item] = fmt.Errorf("an element near %d is not finite: %w", lo+i, snug.ErrNonFinite)
-			return
-		}
+	if i := notFinite(snug.SliceView(src)); i >= 0 {
+		a.errors[item] = fmt.Errorf("element %d of a part is not finite: %w", lo+i, snug.ErrNonFinite)
+		return
 	}
 	if a.add != 0 {
 		for i := range src {
@@ -269,25 +268,17 @@ func (e *ggufEncoder) emit(w *gguf.Writer, piece *ggufRows) error {
 	return w.Write(t.Name, e.bytes)
 }
 
-// finiteGGUF returns an error for elements that became infinite.
+// finiteGGUF returns an error for an element of a type in floats that is not finite, in the bytes of a file.
 func finiteGGUF(t gguf.Type, b []byte) error {
-	switch t {
-	case gguf.F16:
-		for i := 1; i < len(b); i += 2 {
-			if b[i]&0x7C == 0x7C {
-				return infiniteGGUF(t)
-			}
-		}
-	case gguf.BF16:
-		for i := 1; i < len(b); i += 2 {
-			if b[i]&0x7F == 0x7F && b[i-1]&0x80 != 0 {
-				return infiniteGGUF(t)
-			}
+	exponent := map[gguf.Type]uint16{gguf.F32: 0x7F80, gguf.BF16: 0x7F80, gguf.F16: 0x7C00}[t] // in the last two bytes
+	if exponent == 0 {
+		return nil
+	}
+	_, size := t.Block()
+	for i := size; i <= len(b); i += size {
+		if binary.LittleEndian.Uint16(b[i-2:])&exponent == exponent {
+			return fmt.Errorf("element %d of a part is not finite in %s: %w", i/size-1, t, snug.ErrNonFinite)
 		}
 	}
 	return nil
-}
-
-func infiniteGGUF(t gguf.Type) error {
-	return fmt.Errorf("an element is beyond the largest number of %s: %w", t, snug.ErrNonFinite)
 }

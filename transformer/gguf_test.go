@@ -342,6 +342,7 @@ func TestGGUFLeavesNothingAfterErrors(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "out")
 			err = m.SaveGGUF(path, GGUFOptions{Type: test.kind})
 			refuses(t, err, snug.ErrNonFinite, "layers.1.mlp.up_proj.weight")
+			require.Equal(t, 1, strings.Count(err.Error(), "layers.1.mlp.up_proj.weight"), err)
 			entries, err := os.ReadDir(filepath.Dir(path))
 			require.NoError(t, err)
 			require.Empty(t, entries)

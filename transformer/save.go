@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/fault"
+	"github.com/snug-ml/snug/internal/sweep"
 )
 
 // Save writes a folder that transformers loads: config.json and the weights in the model's type. It decodes matrices in
@@ -140,13 +140,7 @@ func checkFinite(name string, v snug.View) error {
 
 // notFinite returns the first element of a vector on the CPU that is a NaN or an infinity, or -1.
 func notFinite(v snug.View) int {
-	switch v.DType() {
-	case snug.F16:
-		return slices.IndexFunc(snug.Host[snug.Float16](v), func(x snug.Float16) bool { return x&0x7C00 == 0x7C00 })
-	case snug.BF16:
-		return slices.IndexFunc(snug.Host[snug.BFloat16](v), func(x snug.BFloat16) bool { return x&0x7F80 == 0x7F80 })
-	}
-	return slices.IndexFunc(snug.Host[float32](v), func(x float32) bool { return x-x != 0 })
+	return sweep.FirstNotBelow(v, 0, v.Len(), 1, sweep.Infinity)
 }
 
 // JoinSave takes part in the Save of another rank, with the same maxShardBytes: it gathers the matrices that the ranks divide

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -80,16 +81,33 @@ func wantModel(command, flag, dir string) error {
 		return nil
 	}
 	snapshots, _ := filepath.Glob(filepath.Join(escapePattern(dir), "snapshots", "*", "config.json"))
-	ggufs, _ := filepath.Glob(filepath.Join(escapePattern(dir), "*.gguf"))
+	ggufs := ggufsIn(dir)
 	switch {
 	case has(adapterConfig):
 		return usagef("%s: %s is the folder of an adapter: want the model that it is for, and -adapter %s", command, where, dir)
 	case len(snapshots) > 0:
 		return usagef("%s: %s is an entry of the hub's cache: want %s", command, where, filepath.Dir(snapshots[len(snapshots)-1]))
-	case len(ggufs) > 0:
-		return usagef("%s: %s has no config.json, and a file of llama.cpp: want that file, %s", command, where, ggufs[0])
+	case ggufs != "":
+		return usagef("%s: %s has no config.json, and %s", command, where, ggufs)
 	}
 	return nil
+}
+
+// ggufsIn says which files of llama.cpp a folder has, and that one of them is wanted. It is empty if there are none.
+func ggufsIn(dir string) string {
+	list, _ := filepath.Glob(filepath.Join(escapePattern(dir), "*.gguf"))
+	switch {
+	case len(list) == 0:
+		return ""
+	case len(list) == 1:
+		return "a file of llama.cpp: want that file, " + list[0]
+	}
+	const most = 5
+	more := ""
+	if n := len(list) - most; n > 0 {
+		list, more = list[:most], fmt.Sprintf(", or one of %d more", n)
+	}
+	return "files of llama.cpp: want one of them, or the first of a model that is split, " + strings.Join(list, ", ") + more
 }
 
 // escapePattern returns the pattern that matches only this path.

@@ -28,6 +28,7 @@ func TestFoldersThatAreNoModels(t *testing.T) {
 		return at
 	}
 	adapter, ggufs, entry := put(adapterConfig, adapterFile), put("q4_k_m.gguf"), put("refs/main", "snapshots/0123/config.json", "blobs/ab")
+	several := put("b.gguf", "a.gguf")
 	weights, gguf := filepath.Join(put("model.safetensors"), "model.safetensors"), filepath.Join(ggufs, "q4_k_m.gguf")
 	for _, c := range []struct {
 		of     string
@@ -40,6 +41,7 @@ func TestFoldersThatAreNoModels(t *testing.T) {
 		{filepath.Join(dir, "none"), "no such file or directory", true},
 		{adapter, "is the folder of an adapter: want the model that it is for, and -adapter " + adapter, false},
 		{ggufs, "has no config.json, and a file of llama.cpp: want that file, " + filepath.Join(ggufs, "q4_k_m.gguf"), false},
+		{several, "has no config.json, and files of llama.cpp: want one of them, or the first of a model that is split, " + filepath.Join(several, "a.gguf") + ", " + filepath.Join(several, "b.gguf"), false},
 		{entry, "is an entry of the hub's cache: want " + filepath.Join(entry, "snapshots", "0123"), false},
 		{weights, "is a file, want the folder of the model: " + filepath.Dir(weights), false},
 		{gguf, "does not begin as a file of llama.cpp does: download it again", false},
@@ -61,6 +63,11 @@ func TestFoldersThatAreNoModels(t *testing.T) {
 				require.Empty(t, out)
 			}
 		})
+	}
+	for at, want := range map[string]string{ggufs: "a file of llama.cpp: want that file, " + gguf, several: "files of llama.cpp: want one of them"} {
+		status, _, errs := snugged("inspect", at)
+		require.NotZero(t, status)
+		require.Contains(t, errs, want)
 	}
 	status, _, errs := snugged("plan", "-model", model)
 	require.Equal(t, 2, status)

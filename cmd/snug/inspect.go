@@ -221,6 +221,9 @@ func inspectFolder(path string, sum bool) (*content, error) {
 	case holdsFile(path, adapterFile):
 		return inspectAdapter(path, sum)
 	case !holdsFile(path, storeIndex) && !holdsFile(path, "snug.pages"):
+		if files := ggufsIn(path); files != "" {
+			return nil, fmt.Errorf("the folder has %s: %w", files, snug.ErrConfig)
+		}
 		return nil, fmt.Errorf("the folder has no weights, no adapter, no checkpoint and no store: %w", snug.ErrConfig)
 	}
 	return inspectStore(path)

@@ -145,7 +145,7 @@ func (f *planFlags) table() flagTable {
 		listFlag("state", &f.stateBits, []string{"32", "16", "8", "4"}, parseBits, "bits of an element of optimizer state; default 32,8; or 16,4"),
 		listFlag("base", &f.base, baseForms, parseBaseName, "forms of the frozen weights below adapters: bf16 (any type of -compute), nf4 or fp4 (4.13 bits with their scales), "+
 			"mxfp4 (4.25), fp8 or int8 (8 and scales); at most one below 16 bits; default bf16,nf4. Matrices that are quantized in a folder "+
-			"keep their form, and its others stay in floats, unless you name the folder's form").only(adapters),
+			"keep their form, and its others stay in floats, unless you name the folder's form; another one decodes them").only(adapters),
 		listFlag("shard", &f.shard, names(shardings), named(shardings...), "what the ranks divide: "+shardHelp+"; default: what the optimizer allows"),
 		tilesFlag("LIST", &f.tiles, "numbers of tiles of rows in which the MLPs of a published model run; default 1; or more, such as 4 or 1,2,8; auto: 1,2,4,8,16,32"),
 	}

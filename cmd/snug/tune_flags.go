@@ -86,7 +86,7 @@ func (f *tuneFlags) table() flagTable {
 		switchFlag("report-rounding", &f.rounding, "say at the end which share of the updates rounding lost, in which parameters, and what would help; the steps take a little longer").only(gradients),
 		f.optimizerFlag(),
 		baseFlag("base", &f.form, baseForms, "form of the frozen matrices: "+either(baseForms)+"; default: bf16 if that fits, else nf4. Matrices that are quantized in the folder "+
-			"keep their form. The others, such as the attention of gpt-oss, have the type of -compute, or are quantized too if FORM is the folder's own").only(adapters),
+			"keep their form by default, and the others, such as the attention of gpt-oss, have the type of -compute; if FORM is the folder's own, these are quantized too, and else the folder's are decoded").only(adapters),
 		computeFlag(&f.compute, "type of weights and activations: bf16 (default), f16 or f32"),
 		countFlag("context", "N", &f.most, 0, 1, dataset.MaxContext, "maximum tokens of a sample; longer ones are cut; default: "+strconv.Itoa(defaultContext)+", or less if no sample is longer"),
 		batchFlag(&f.batch, "samples of a step, over all ranks"),
