@@ -11,7 +11,7 @@ func encodeQ4_0(dst []byte, src []float32) {
 	for ; len(dst) >= 18 && len(src) >= 32; dst, src = dst[18:], src[32:] {
 		b, x := (*[18]byte)(dst), (*[32]float32)(src)
 		d := largest(x[:]) / -8
-		inv := float64(inverse(d))
+		inv := inverse(d)
 		putScale(b[:2], d)
 		for j := range 16 {
 			b[j+2] = centred(x[j], inv, 8) | centred(x[j+16], inv, 8)<<4
@@ -36,7 +36,7 @@ func encodeQ5_0(dst []byte, src []float32) {
 	for ; len(dst) >= 22 && len(src) >= 32; dst, src = dst[22:], src[32:] {
 		b, x := (*[22]byte)(dst), (*[32]float32)(src)
 		d := largest(x[:]) / -16
-		inv := float64(inverse(d))
+		inv := inverse(d)
 		putScale(b[:2], d)
 		var q [32]byte
 		for j := range q {
@@ -117,9 +117,10 @@ func inverse(d float32) float32 {
 	return inv
 }
 
-// centred returns x/d, rounded to nearest, plus half of the levels. The sum is rounded to float32 before it is cut to a whole number.
-func centred(x float32, inv float64, half int32) byte {
-	return byte(min(int32(float32(float64(x)*inv+(float64(half)+0.5))), 2*half-1))
+// centred returns x/d, rounded to nearest, plus half of the levels. The product and the sum are rounded to float32, as in ggml-quants.c
+// without fused operations.
+func centred(x, inv float32, half int32) byte {
+	return byte(min(int32(float32(float32(x*inv)+(float32(half)+0.5))), 2*half-1))
 }
 
 // above returns (x-m)/d, rounded to nearest.

@@ -86,6 +86,21 @@ func TestEncodeHasTheBytesOfPython(t *testing.T) {
 	}
 }
 
+// TestEncodeRoundsProducts: a block of bfloat16 elements, as llama.cpp's quantizer encodes it. A product and a sum rounded as one have
+// another number of the last element, which is between two.
+func TestEncodeRoundsProducts(t *testing.T) {
+	x := []float32{}
+	for _, bits := range []uint32{
+		0x3d96, 0xbe0b, 0xbd20, 0x3e30, 0xbb20, 0x3df4, 0xbdb2, 0xbbee, 0x3c71, 0x3d8f, 0x3db9, 0xbe12, 0x3cea, 0xbdb9, 0x3d8f, 0x3ca9,
+		0xbe11, 0xbe1a, 0x3d80, 0x3d3e, 0xbb96, 0x3e60, 0xbe0e, 0x3dba, 0x3ae9, 0x3e37, 0x3e1c, 0x3be7, 0xbd72, 0xbe0f, 0x3cb8, 0x3dfc,
+	} {
+		x = append(x, math.Float32frombits(bits<<16))
+	}
+	got := make([]byte, 18)
+	require.NoError(t, gguf.Q4_0.Encode(got, x))
+	require.Equal(t, []byte{167, 213, 237, 105, 98, 136, 4, 219, 88, 135, 21, 37, 141, 167, 219, 117, 71}, got[1:])
+}
+
 // errorsOf returns the roots of the mean squared error of a row in blocks: plain, and with the magnitudes and the squares of the elements
 // as weights.
 func errorsOf(t *testing.T, typ gguf.Type, x []float32, b []byte) (errs [3]float64) {
