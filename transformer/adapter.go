@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/qlora"
@@ -187,6 +188,9 @@ func (m *Model) refuseEmbedding(module string, table bool) error {
 
 // loadAdapters reads adapters from a folder.
 func (m *Model) loadAdapters(dir string) (loaded map[string]*qlora.LoRA, err error) {
+	if gguf.IsFile(dir) {
+		return m.loadGGUFAdapters(dir)
+	}
 	is, err := qlora.IsVeRA(dir)
 	switch {
 	case err != nil:

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/qlora"
 )
@@ -45,6 +46,9 @@ func (c *Config) OpenAdapter(dir string) (_ *AdapterFile, err error) {
 	defer fault.Named(&err, "transformer: OpenAdapter")
 	if err := c.check(); err != nil {
 		return nil, err
+	}
+	if gguf.IsFile(dir) {
+		return nil, fmt.Errorf("%s is a file of llama.cpp, want the folder of an adapter as PEFT writes it: %w", dir, snug.ErrConfig)
 	}
 	is, err := qlora.IsVeRA(dir)
 	switch {

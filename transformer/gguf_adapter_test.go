@@ -290,3 +290,85 @@ func TestAdapterFileRefuses(t *testing.T) {
 	require.NoError(t, plain.SaveGGUF(t.Context(), path, GGUFOptions{New: true}))
 	require.ErrorIs(t, plain.SaveGGUF(t.Context(), path, GGUFOptions{New: true}), fs.ErrExist)
 }
+
+// TestOpenWithLoRAFile: a model with the file of an adapter computes what it computes with its folder, bit for bit, and saves the same adapters.
+func TestOpenWithLoRAFile(t *testing.T) {
+	goldens := ggufGoldens(t)
+	for _, c := range []struct {
+		name, model string
+		o           qlora.AdapterOptions
+		tables      bool
+	}{
+		{"Llama", "llama", qlora.AdapterOptions{Rank: 4, Alpha: 8}, true},
+		{"ranks", "qwen2", qlora.AdapterOptions{Rank: 4, Alpha: 8, Ranks: map[string]int{"v_proj": 2}}, false},
+		{"GPT-2", "gpt2", qlora.AdapterOptions{Rank: 4, Alpha: 8}, false},
+		{"experts", "mixtral", qlora.AdapterOptions{Rank: 4, Alpha: 8}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, config := goldenFolder(t, goldens[c.model].Config)
+			adapter := goldenAdapter(t, config, c.o, c.tables)
+			path := filepath.Join(t.TempDir(), "lora.gguf")
+			require.NoError(t, openAdapter(t, config, adapter).SaveGGUF(t.Context(), path, GGUFOptions{}))
+			b := Batch{Tokens: []int32{1, 5, 9, 13}}
+			var logits [][]float32
+			for _, from := range []string{adapter, path} {
+				m, err := Open(dir, Options{DType: snug.F32, AdapterDir: from})
+				require.NoError(t, err)
+				logits = append(logits, allLogits(t, m, b))
+				if !c.tables {
+					again := t.TempDir()
+					require.NoError(t, m.SaveAdapter(again))
+					_, saved, err := qlora.LoadAdapters(again, nil)
+					require.NoError(t, err)
+					_, first, err := qlora.LoadAdapters(adapter, nil)
+					require.NoError(t, err)
+					for module, a := range first {
+						require.Equal(t, onHost(t, a.B), onHost(t, saved[module].B), module)
+						require.Equal(t, a.Scale, saved[module].Scale, module)
+					}
+				}
+				require.NoError(t, m.Close())
+			}
+			require.Equal(t, logits[0], logits[1])
+		})
+	}
+	t.Run("refused", func(t *testing.T) {
+		dir, config := goldenFolder(t, goldens["llama"].Config)
+		path := filepath.Join(t.TempDir(), "lora.gguf")
+		for _, c := range []struct {
+			metadata []gguf.Pair
+			tensor   string
+			is       error
+			want     string
+		}{
+			{[]gguf.Pair{{Key: "general.type", Value: "model"}}, "", snug.ErrConfig, `general.type is "model", want "adapter"`},
+			{[]gguf.Pair{{Key: "general.architecture", Value: "qwen2"}}, "", snug.ErrConfig, `general.architecture is "qwen2", want "llama"`},
+			{[]gguf.Pair{{Key: "adapter.lora.alpha", Value: "8"}}, "", snug.ErrCorrupt, "adapter.lora.alpha"},
+			{nil, "blk.9.attn_q.weight.lora_a", snug.ErrConfig, "no adapter of a matrix of the model"},
+			{nil, "blk.0.attn_q.weight.lora_a", snug.ErrCorrupt, "one of lora_a and lora_b"},
+		} {
+			pairs := map[string]any{"general.type": "adapter", "adapter.type": "lora", "general.architecture": "llama", "adapter.lora.alpha": float32(8)}
+			for _, p := range c.metadata {
+				pairs[p.Key] = p.Value
+			}
+			var list []gguf.Pair
+			for key, value := range pairs {
+				list = append(list, gguf.Pair{Key: key, Value: value})
+			}
+			tensors := []gguf.Tensor{{Name: "blk.0.attn_k.weight.lora_a", Type: gguf.F32, Shape: []int{1, config.Dim}}, {Name: "blk.0.attn_k.weight.lora_b", Type: gguf.F32, Shape: []int{config.KVHeads * config.HeadDim, 1}}}
+			if c.tensor != "" {
+				tensors = append(tensors, gguf.Tensor{Name: c.tensor, Type: gguf.F32, Shape: []int{1, config.Dim}})
+			}
+			w, err := gguf.Create(path, list, tensors)
+			require.NoError(t, err)
+			for _, tensor := range tensors {
+				n, err := tensor.Bytes()
+				require.NoError(t, err)
+				require.NoError(t, w.Write(tensor.Name, make([]byte, n)))
+			}
+			require.NoError(t, w.Close())
+			_, err = Open(dir, Options{AdapterDir: path})
+			refuses(t, err, c.is, c.want)
+		}
+	})
+}

@@ -93,7 +93,8 @@ type Options struct {
 	// over, and the model keeps the adapters' first values for SaveAdapter, 4·Rank·(in+out) bytes for each. "loftq"
 	// wants the Base NF4. Adapters of VeRA want the CPU.
 	Adapter *qlora.AdapterOptions
-	// AdapterDir, in place of Adapter, is a folder of adapters that PEFT or [Model.SaveAdapter] wrote. An embedding or a head
+	// AdapterDir, in place of Adapter, is a folder of adapters that PEFT or [Model.SaveAdapter] wrote, or the path of a GGUF file of LoRA
+	// adapters, as [AdapterFile.SaveGGUF] and llama.cpp's convert_lora_to_gguf.py write it. An embedding or a head
 	// in it replaces the base model's. Adapters of an embedding or a head are added to it, rounded to the model's type; they do
 	// not train on, and a tied model is untied: the embedding has its adapter, and the head its own or none, as PEFT computes.
 	// SaveAdapter then writes these tables whole, as ModulesToSave.

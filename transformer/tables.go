@@ -11,6 +11,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/qlora"
 )
 
@@ -39,7 +40,7 @@ func (t *tables) has(name string) bool { return t.files[name] != "" || t.adapter
 func (m *Model) readTables() error {
 	m.tables = tables{vocab: m.config.Vocab, tied: m.config.Tied}
 	dir := m.options.AdapterDir
-	if dir == "" {
+	if dir == "" || gguf.IsFile(dir) { // such a file has no tables
 		return nil
 	}
 	o, list, err := qlora.SavedTensors(dir)

@@ -31,7 +31,7 @@ func ofTokenizer(name string) bool { return name != "generation_config.json" }
 // adapter if the vocabulary is another than the model's or that tokenizer has more tokens, and else that of the model. note
 // is a line about it, empty if there is no choice. gets is what has the tokenizer, such as "the output gets".
 func tokenizerOf(model, adapter string, c *transformer.Config, gets string) (dir string, rows int, note string, err error) {
-	if adapter == "" {
+	if adapter == "" || gguf.IsFile(adapter) { // such a file has no tokenizer
 		return model, c.Vocab, "", nil
 	}
 	if rows, err = adaptedRows(adapter, c); err != nil {

@@ -58,7 +58,7 @@ func (f *exportFlags) table() flagTable {
 	file := &use{"files of llama.cpp", "-mlx writes a folder of mlx-lm", func() bool { return f.mlx == "" }}
 	return flagTable{
 		modelFlag(&f.model, "the model: a folder as Hugging Face publishes it, with its tokenizer, or a GGUF file"),
-		foldersFlag("adapter", &f.adapters, "folder of an adapter of it, as snug tune and PEFT write it; several are merged in this order"),
+		foldersFlag("adapter", &f.adapters, "folder of an adapter of it, as snug tune and PEFT write it, or a GGUF file as -lora writes it; several are merged in this order"),
 		fileFlag("gguf", "FILE.gguf", &f.output, "new file to write").only(file),
 		switchFlag("lora", &f.lora, "write the adapter alone to -gguf, which llama.cpp loads beside the file of the model, by --lora; -type is then "+
 			either(transformer.AdapterGGUFTypes())+", f32 by default").only(file, adapter),

@@ -41,9 +41,28 @@ func TestExportAdapterAlone(t *testing.T) {
 		require.Equal(t, want, have, key)
 	}
 
+	answer := func(args ...string) string {
+		status, text, errs := snugged(append([]string{"generate", "-compute", "f32", "-tokens", "8", "-prompt", "ab cd", "-model", dir}, args...)...)
+		require.Zero(t, status, errs)
+		return text
+	}
+	lora := filepath.Join(out, "folder.gguf")
+	require.Equal(t, answer("-adapter", adapter), answer("-adapter", lora))
+	var merged [][]byte
+	for name, from := range map[string]string{"of-folder": adapter, "of-file": lora} {
+		status, _, errs := snugged("merge", "-model", dir, "-adapter", from, "-o", filepath.Join(out, name))
+		require.Zero(t, status, errs)
+		weights, err := os.ReadFile(filepath.Join(out, name, "model.safetensors"))
+		require.NoError(t, err)
+		merged = append(merged, weights)
+	}
+	require.Equal(t, merged[0], merged[1])
+	status, _, errs := snugged("export", "-model", dir, "-adapter", lora, "-gguf", filepath.Join(out, "merged.gguf"))
+	require.Zero(t, status, errs)
+
 	mlx := filepath.Join(out, "mlx")
 	args := []string{"export", "-model", dir, "-adapter", adapter, "-mlx", mlx}
-	status, _, errs := snugged(append(args, "-dry-run")...)
+	status, _, errs = snugged(append(args, "-dry-run")...)
 	require.Zero(t, status, errs)
 	require.NoDirExists(t, mlx)
 	status, text, errs := snugged(args...)

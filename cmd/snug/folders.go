@@ -52,14 +52,11 @@ func wantFolderOf(command, flag, dir string) error {
 	switch {
 	case isFolder(dir):
 		return wantModel(command, flag, dir)
-	case flag != "-adapter" && gguf.IsFile(dir):
+	case gguf.IsFile(dir): // which is a model, or an adapter
 		return nil
 	}
 	switch strings.ToLower(filepath.Ext(dir)) {
 	case ".gguf":
-		if flag == "-adapter" {
-			return usagef("%s: %s is a file in the format of llama.cpp, want the folder of an adapter as PEFT writes it", command, where)
-		}
 		return usagef("%s: %s does not begin as a file of llama.cpp does: download it again", command, where)
 	case ".safetensors":
 		return usagef("%s: %s is a file, want the folder of the model: %s, if config.json and tokenizer.json are in it", command, where, filepath.Dir(dir))

@@ -68,7 +68,7 @@ func (f *generateFlags) table() flagTable {
 	draws := &use{"drawing a token", "-temperature 0 takes the most likely one", func() bool { return f.temperature > 0 }}
 	return flagTable{
 		modelFlag(&f.dir, "the model: a folder as Hugging Face publishes it, with its tokenizer, or a GGUF file"),
-		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it"),
+		adapterDirFlag(&f.adapter, "folder of an adapter of it, as snug tune and PEFT write it, or a GGUF file as snug export -lora writes it"),
 		textFlag("prompt", "TEXT", &f.prompt, "message of the user; - reads it from the standard input"),
 		imageFilesFlag(&f.images),
 		videoFilesFlag(&f.videos),

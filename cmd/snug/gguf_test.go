@@ -105,7 +105,7 @@ func TestGGUFRefused(t *testing.T) {
 		{[]string{"generate", "-model", cut, "-prompt", "a"}, cut},
 		{[]string{"plan", cut}, cut},
 		{[]string{"tune", "-model", path, "-data", data, "-o", out, "-for", "vllm"}, "wants the model as a folder"},
-		{[]string{"generate", "-model", path, "-adapter", path, "-prompt", "a"}, "want the folder of an adapter"},
+		{[]string{"generate", "-model", path, "-adapter", path, "-prompt", "a"}, `general.type is "model", want "adapter"`},
 	} {
 		status, _, errs := snugged(c.args...)
 		require.NotZero(t, status, c.args)

@@ -42,7 +42,7 @@ type mergeFlags struct {
 func (f *mergeFlags) table() flagTable {
 	return flagTable{
 		modelFlag(&f.model, "the model: a folder as Hugging Face publishes it, or a GGUF file"),
-		foldersFlag("adapter", &f.adapters, "folder of the adapter, as snug tune and PEFT write it; several are merged in this order, as PEFT's merge_and_unload does one after the other"),
+		foldersFlag("adapter", &f.adapters, "folder of the adapter, as snug tune and PEFT write it, or a GGUF file as snug export -lora writes it; several are merged in this order, as PEFT's merge_and_unload does one after the other"),
 		baseFlag("base", &f.form, lowForms, "merge into quantized weights, "+either(lowForms)+", on which the (first) adapter was trained; an adapter of loftq wants nf4. "+
 			"Default: into the published weights"),
 		computeFlag(&f.compute, "type of the weights: "+either(floatTypes)+"; default: the model's type"),

@@ -81,7 +81,7 @@ func (f *serveFlags) table() flagTable {
 
 // adaptersFlag is the flag of adapters with their names.
 func adaptersFlag(to *[]namedAdapter) *flagRow {
-	r := fileFlag("adapter", "NAME=DIR", new(string), "an adapter of the model, as snug tune and PEFT write it, and what requests call it; several are possible, also with commas. They share the model's weights")
+	r := fileFlag("adapter", "NAME=DIR", new(string), "an adapter of the model, as snug tune and PEFT write it or a GGUF file of one, and what requests call it; several are possible, also with commas. They share the model's weights")
 	r.set = func(text string) error {
 		for one := range strings.SplitSeq(text, ",") {
 			name, dir, found := strings.Cut(strings.TrimSpace(one), "=")
