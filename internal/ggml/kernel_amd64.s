@@ -169,6 +169,7 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Y1, Y0, Y0
+	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y0, X1
 	VADDPS         X1, X0, X1
 	VMOVHLPS       X1, X1, X0
@@ -176,7 +177,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, (AX)
-	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y2, X0
 	VADDPS         X0, X2, X0
 	VMOVHLPS       X0, X0, X1
@@ -253,6 +253,9 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Y1, Y0, Y0
+	VADDPS         Y3, Y2, Y2
+	VADDPS         Y5, Y4, Y4
+	VADDPS         Y7, Y6, Y6
 	VEXTRACTF128   $0x01, Y0, X1
 	VADDPS         X1, X0, X1
 	VMOVHLPS       X1, X1, X0
@@ -260,7 +263,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, (AX)
-	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y2, X0
 	VADDPS         X0, X2, X0
 	VMOVHLPS       X0, X0, X1
@@ -268,7 +270,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, 4(AX)
-	VADDPS         Y5, Y4, Y4
 	VEXTRACTF128   $0x01, Y4, X0
 	VADDPS         X0, X4, X0
 	VMOVHLPS       X0, X0, X1
@@ -276,7 +277,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, 8(AX)
-	VADDPS         Y7, Y6, Y6
 	VEXTRACTF128   $0x01, Y6, X0
 	VADDPS         X0, X6, X0
 	VMOVHLPS       X0, X0, X1
@@ -652,6 +652,7 @@ block:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -659,7 +660,6 @@ block:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -731,6 +731,9 @@ block:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -738,7 +741,6 @@ block:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -746,7 +748,6 @@ block:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 4(AX)
-	VADDPS       Y5, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
@@ -754,7 +755,6 @@ block:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 8(AX)
-	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
@@ -1170,6 +1170,7 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Y1, Y0, Y0
+	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y0, X1
 	VADDPS         X1, X0, X1
 	VMOVHLPS       X1, X1, X0
@@ -1177,7 +1178,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, (AX)
-	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y2, X0
 	VADDPS         X0, X2, X0
 	VMOVHLPS       X0, X0, X1
@@ -1262,6 +1262,9 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Y1, Y0, Y0
+	VADDPS         Y3, Y2, Y2
+	VADDPS         Y5, Y4, Y4
+	VADDPS         Y7, Y6, Y6
 	VEXTRACTF128   $0x01, Y0, X1
 	VADDPS         X1, X0, X1
 	VMOVHLPS       X1, X1, X0
@@ -1269,7 +1272,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, (AX)
-	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y2, X0
 	VADDPS         X0, X2, X0
 	VMOVHLPS       X0, X0, X1
@@ -1277,7 +1279,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, 4(AX)
-	VADDPS         Y5, Y4, Y4
 	VEXTRACTF128   $0x01, Y4, X0
 	VADDPS         X0, X4, X0
 	VMOVHLPS       X0, X0, X1
@@ -1285,7 +1286,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, 8(AX)
-	VADDPS         Y7, Y6, Y6
 	VEXTRACTF128   $0x01, Y6, X0
 	VADDPS         X0, X6, X0
 	VMOVHLPS       X0, X0, X1
@@ -1727,6 +1727,7 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Y1, Y0, Y0
+	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y0, X1
 	VADDPS         X1, X0, X1
 	VMOVHLPS       X1, X1, X0
@@ -1734,7 +1735,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, (AX)
-	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y2, X0
 	VADDPS         X0, X2, X0
 	VMOVHLPS       X0, X0, X1
@@ -1820,6 +1820,9 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Y1, Y0, Y0
+	VADDPS         Y3, Y2, Y2
+	VADDPS         Y5, Y4, Y4
+	VADDPS         Y7, Y6, Y6
 	VEXTRACTF128   $0x01, Y0, X1
 	VADDPS         X1, X0, X1
 	VMOVHLPS       X1, X1, X0
@@ -1827,7 +1830,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, (AX)
-	VADDPS         Y3, Y2, Y2
 	VEXTRACTF128   $0x01, Y2, X0
 	VADDPS         X0, X2, X0
 	VMOVHLPS       X0, X0, X1
@@ -1835,7 +1837,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, 4(AX)
-	VADDPS         Y5, Y4, Y4
 	VEXTRACTF128   $0x01, Y4, X0
 	VADDPS         X0, X4, X0
 	VMOVHLPS       X0, X0, X1
@@ -1843,7 +1844,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, 8(AX)
-	VADDPS         Y7, Y6, Y6
 	VEXTRACTF128   $0x01, Y6, X0
 	VADDPS         X0, X6, X0
 	VMOVHLPS       X0, X0, X1
@@ -2221,6 +2221,7 @@ block:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -2228,7 +2229,6 @@ block:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -2293,6 +2293,9 @@ block:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -2300,7 +2303,6 @@ block:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -2308,7 +2310,6 @@ block:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 4(AX)
-	VADDPS       Y5, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
@@ -2316,7 +2317,6 @@ block:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 8(AX)
-	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
@@ -2850,6 +2850,7 @@ part:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -2857,7 +2858,6 @@ part:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -3003,6 +3003,9 @@ part:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -3010,7 +3013,6 @@ part:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -3018,7 +3020,6 @@ part:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 4(AX)
-	VADDPS       Y5, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
@@ -3026,7 +3027,6 @@ part:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 8(AX)
-	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
@@ -3878,6 +3878,7 @@ part:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -3885,7 +3886,6 @@ part:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -4044,6 +4044,9 @@ part:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -4051,7 +4054,6 @@ part:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -4059,7 +4061,6 @@ part:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 4(AX)
-	VADDPS       Y5, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
@@ -4067,7 +4068,6 @@ part:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 8(AX)
-	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
@@ -5057,6 +5057,7 @@ part:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -5064,7 +5065,6 @@ part:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -5280,6 +5280,9 @@ part:
 	JNZ          block
 	MOVQ         y+0(FP), AX
 	VADDPS       Y1, Y0, Y0
+	VADDPS       Y3, Y2, Y2
+	VADDPS       Y5, Y4, Y4
+	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y0, X1
 	VADDPS       X1, X0, X1
 	VMOVHLPS     X1, X1, X0
@@ -5287,7 +5290,6 @@ part:
 	VMOVSHDUP    X1, X0
 	VADDSS       X0, X1, X1
 	VMOVSS       X1, (AX)
-	VADDPS       Y3, Y2, Y2
 	VEXTRACTF128 $0x01, Y2, X0
 	VADDPS       X0, X2, X0
 	VMOVHLPS     X0, X0, X1
@@ -5295,7 +5297,6 @@ part:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 4(AX)
-	VADDPS       Y5, Y4, Y4
 	VEXTRACTF128 $0x01, Y4, X0
 	VADDPS       X0, X4, X0
 	VMOVHLPS     X0, X0, X1
@@ -5303,7 +5304,6 @@ part:
 	VMOVSHDUP    X0, X1
 	VADDSS       X1, X0, X0
 	VMOVSS       X0, 8(AX)
-	VADDPS       Y7, Y6, Y6
 	VEXTRACTF128 $0x01, Y6, X0
 	VADDPS       X0, X6, X0
 	VMOVHLPS     X0, X0, X1
@@ -6181,6 +6181,7 @@ block:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -6190,7 +6191,6 @@ block:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6243,6 +6243,9 @@ block:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VADDPS        Z5, Z4, Z4
+	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -6252,7 +6255,6 @@ block:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6262,7 +6264,6 @@ block:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6272,7 +6273,6 @@ block:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6286,7 +6286,7 @@ block:
 	RET
 
 // func dot8xQ4_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL
+// Requires: AVX, AVX2, AVX512F
 TEXT ·dot8xQ4_0AVX512(SB), NOSPLIT, $0-40
 	MOVQ    stride+16(FP), AX
 	MOVQ    x+8(FP), CX
@@ -6315,116 +6315,88 @@ TEXT ·dot8xQ4_0AVX512(SB), NOSPLIT, $0-40
 	VMOVUPS numbers<>+0(SB), Z16
 
 block:
-	VPBROADCASTW  (R8), Y17
-	VCVTPH2PS     Y17, Z17
-	VMULPS        Z16, Z17, Z17
-	VPMOVZXBD     2(R8), Z18
-	VPSRLD        $0x04, Z18, Z19
-	VPERMPS       Z17, Z18, Z18
-	VFMADD231PS   (CX), Z18, Z0
-	VFMADD231PS   (CX)(AX*4), Z18, Z2
-	VFMADD231PS   (CX)(AX*8), Z18, Z4
-	VFMADD231PS   (CX)(DX*4), Z18, Z6
-	VFMADD231PS   (CX)(BX*8), Z18, Z8
-	VFMADD231PS   (CX)(SI*4), Z18, Z10
-	VFMADD231PS   (CX)(DX*8), Z18, Z12
-	VFMADD231PS   (CX)(DI*4), Z18, Z14
-	VPERMPS       Z17, Z19, Z17
-	VFMADD231PS   64(CX), Z17, Z1
-	VFMADD231PS   64(CX)(AX*4), Z17, Z3
-	VFMADD231PS   64(CX)(AX*8), Z17, Z5
-	VFMADD231PS   64(CX)(DX*4), Z17, Z7
-	VFMADD231PS   64(CX)(BX*8), Z17, Z9
-	VFMADD231PS   64(CX)(SI*4), Z17, Z11
-	VFMADD231PS   64(CX)(DX*8), Z17, Z13
-	VFMADD231PS   64(CX)(DI*4), Z17, Z15
-	ADDQ          $+128, CX
-	ADDQ          $+18, R8
-	DECQ          R9
-	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF32X4 $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 12(AX)
-	VADDPS        Z9, Z8, Z8
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 16(AX)
-	VADDPS        Z11, Z10, Z10
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 20(AX)
-	VADDPS        Z13, Z12, Z12
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 24(AX)
-	VADDPS        Z15, Z14, Z14
-	VEXTRACTF64X4 $0x01, Z14, Y0
-	VADDPS        Y0, Y14, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 28(AX)
+	VPBROADCASTW (R8), Y17
+	VCVTPH2PS    Y17, Z17
+	VMULPS       Z16, Z17, Z17
+	VPMOVZXBD    2(R8), Z18
+	VPSRLD       $0x04, Z18, Z19
+	VPERMPS      Z17, Z18, Z18
+	VFMADD231PS  (CX), Z18, Z0
+	VFMADD231PS  (CX)(AX*4), Z18, Z2
+	VFMADD231PS  (CX)(AX*8), Z18, Z4
+	VFMADD231PS  (CX)(DX*4), Z18, Z6
+	VFMADD231PS  (CX)(BX*8), Z18, Z8
+	VFMADD231PS  (CX)(SI*4), Z18, Z10
+	VFMADD231PS  (CX)(DX*8), Z18, Z12
+	VFMADD231PS  (CX)(DI*4), Z18, Z14
+	VPERMPS      Z17, Z19, Z17
+	VFMADD231PS  64(CX), Z17, Z1
+	VFMADD231PS  64(CX)(AX*4), Z17, Z3
+	VFMADD231PS  64(CX)(AX*8), Z17, Z5
+	VFMADD231PS  64(CX)(DX*4), Z17, Z7
+	VFMADD231PS  64(CX)(BX*8), Z17, Z9
+	VFMADD231PS  64(CX)(SI*4), Z17, Z11
+	VFMADD231PS  64(CX)(DX*8), Z17, Z13
+	VFMADD231PS  64(CX)(DI*4), Z17, Z15
+	ADDQ         $+128, CX
+	ADDQ         $+18, R8
+	DECQ         R9
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VADDPS       Z1, Z0, Z0
+	VADDPS       Z3, Z2, Z2
+	VADDPS       Z5, Z4, Z4
+	VADDPS       Z7, Z6, Z6
+	VADDPS       Z9, Z8, Z8
+	VADDPS       Z11, Z10, Z10
+	VADDPS       Z13, Z12, Z12
+	VADDPS       Z15, Z14, Z14
+	VSHUFF32X4   $0x44, Z2, Z0, Z1
+	VSHUFF32X4   $0xee, Z2, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x44, Z6, Z4, Z1
+	VSHUFF32X4   $0xee, Z6, Z4, Z2
+	VADDPS       Z2, Z1, Z4
+	VSHUFF32X4   $0x44, Z10, Z8, Z1
+	VSHUFF32X4   $0xee, Z10, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VSHUFF32X4   $0x44, Z14, Z12, Z1
+	VSHUFF32X4   $0xee, Z14, Z12, Z2
+	VADDPS       Z2, Z1, Z12
+	VSHUFF32X4   $0x88, Z4, Z0, Z1
+	VSHUFF32X4   $0xdd, Z4, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x88, Z12, Z8, Z1
+	VSHUFF32X4   $0xdd, Z12, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VUNPCKLPD    Z8, Z0, Z1
+	VUNPCKHPD    Z8, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VMOVSHDUP    Z0, Z1
+	VADDPS       Z1, Z0, Z1
+	VMOVUPS      orderOfTotals<>+0(SB), Z0
+	VPERMPS      Z1, Z0, Z1
+	VMOVUPS      Y1, (AX)
 	VZEROUPPER
 	RET
+
+DATA orderOfTotals<>+0(SB)/4, $0x00000000
+DATA orderOfTotals<>+4(SB)/4, $0x00000004
+DATA orderOfTotals<>+8(SB)/4, $0x00000008
+DATA orderOfTotals<>+12(SB)/4, $0x0000000c
+DATA orderOfTotals<>+16(SB)/4, $0x00000002
+DATA orderOfTotals<>+20(SB)/4, $0x00000006
+DATA orderOfTotals<>+24(SB)/4, $0x0000000a
+DATA orderOfTotals<>+28(SB)/4, $0x0000000e
+DATA orderOfTotals<>+32(SB)/4, $0x00000000
+DATA orderOfTotals<>+36(SB)/4, $0x00000004
+DATA orderOfTotals<>+40(SB)/4, $0x00000008
+DATA orderOfTotals<>+44(SB)/4, $0x0000000c
+DATA orderOfTotals<>+48(SB)/4, $0x00000002
+DATA orderOfTotals<>+52(SB)/4, $0x00000006
+DATA orderOfTotals<>+56(SB)/4, $0x0000000a
+DATA orderOfTotals<>+60(SB)/4, $0x0000000e
+GLOBL orderOfTotals<>(SB), RODATA|NOPTR, $64
 
 // func axpy1xQ4_0AVX512(y *float32, stride int, a *float32, blocks *byte, n int)
 // Requires: AVX, AVX2, AVX512F
@@ -6653,6 +6625,7 @@ block:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -6662,7 +6635,6 @@ block:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6717,6 +6689,9 @@ block:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VADDPS        Z5, Z4, Z4
+	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -6726,7 +6701,6 @@ block:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6736,7 +6710,6 @@ block:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6746,7 +6719,6 @@ block:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -6760,7 +6732,7 @@ block:
 	RET
 
 // func dot8xQ4_1AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL
+// Requires: AVX, AVX2, AVX512F
 TEXT ·dot8xQ4_1AVX512(SB), NOSPLIT, $0-40
 	MOVQ    stride+16(FP), AX
 	MOVQ    x+8(FP), CX
@@ -6789,116 +6761,70 @@ TEXT ·dot8xQ4_1AVX512(SB), NOSPLIT, $0-40
 	VMOVUPS numbers<>+32(SB), Z16
 
 block:
-	VPBROADCASTD  (R8), Y17
-	VCVTPH2PS     Y17, Z17
-	VMOVSHDUP     Z17, Z18
-	VMOVSLDUP     Z17, Z17
-	VFMADD213PS   Z18, Z16, Z17
-	VPMOVZXBD     4(R8), Z18
-	VPSRLD        $0x04, Z18, Z19
-	VPERMPS       Z17, Z18, Z18
-	VFMADD231PS   (CX), Z18, Z0
-	VFMADD231PS   (CX)(AX*4), Z18, Z2
-	VFMADD231PS   (CX)(AX*8), Z18, Z4
-	VFMADD231PS   (CX)(DX*4), Z18, Z6
-	VFMADD231PS   (CX)(BX*8), Z18, Z8
-	VFMADD231PS   (CX)(SI*4), Z18, Z10
-	VFMADD231PS   (CX)(DX*8), Z18, Z12
-	VFMADD231PS   (CX)(DI*4), Z18, Z14
-	VPERMPS       Z17, Z19, Z17
-	VFMADD231PS   64(CX), Z17, Z1
-	VFMADD231PS   64(CX)(AX*4), Z17, Z3
-	VFMADD231PS   64(CX)(AX*8), Z17, Z5
-	VFMADD231PS   64(CX)(DX*4), Z17, Z7
-	VFMADD231PS   64(CX)(BX*8), Z17, Z9
-	VFMADD231PS   64(CX)(SI*4), Z17, Z11
-	VFMADD231PS   64(CX)(DX*8), Z17, Z13
-	VFMADD231PS   64(CX)(DI*4), Z17, Z15
-	ADDQ          $+128, CX
-	ADDQ          $+20, R8
-	DECQ          R9
-	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF32X4 $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 12(AX)
-	VADDPS        Z9, Z8, Z8
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 16(AX)
-	VADDPS        Z11, Z10, Z10
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 20(AX)
-	VADDPS        Z13, Z12, Z12
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 24(AX)
-	VADDPS        Z15, Z14, Z14
-	VEXTRACTF64X4 $0x01, Z14, Y0
-	VADDPS        Y0, Y14, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 28(AX)
+	VPBROADCASTD (R8), Y17
+	VCVTPH2PS    Y17, Z17
+	VMOVSHDUP    Z17, Z18
+	VMOVSLDUP    Z17, Z17
+	VFMADD213PS  Z18, Z16, Z17
+	VPMOVZXBD    4(R8), Z18
+	VPSRLD       $0x04, Z18, Z19
+	VPERMPS      Z17, Z18, Z18
+	VFMADD231PS  (CX), Z18, Z0
+	VFMADD231PS  (CX)(AX*4), Z18, Z2
+	VFMADD231PS  (CX)(AX*8), Z18, Z4
+	VFMADD231PS  (CX)(DX*4), Z18, Z6
+	VFMADD231PS  (CX)(BX*8), Z18, Z8
+	VFMADD231PS  (CX)(SI*4), Z18, Z10
+	VFMADD231PS  (CX)(DX*8), Z18, Z12
+	VFMADD231PS  (CX)(DI*4), Z18, Z14
+	VPERMPS      Z17, Z19, Z17
+	VFMADD231PS  64(CX), Z17, Z1
+	VFMADD231PS  64(CX)(AX*4), Z17, Z3
+	VFMADD231PS  64(CX)(AX*8), Z17, Z5
+	VFMADD231PS  64(CX)(DX*4), Z17, Z7
+	VFMADD231PS  64(CX)(BX*8), Z17, Z9
+	VFMADD231PS  64(CX)(SI*4), Z17, Z11
+	VFMADD231PS  64(CX)(DX*8), Z17, Z13
+	VFMADD231PS  64(CX)(DI*4), Z17, Z15
+	ADDQ         $+128, CX
+	ADDQ         $+20, R8
+	DECQ         R9
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VADDPS       Z1, Z0, Z0
+	VADDPS       Z3, Z2, Z2
+	VADDPS       Z5, Z4, Z4
+	VADDPS       Z7, Z6, Z6
+	VADDPS       Z9, Z8, Z8
+	VADDPS       Z11, Z10, Z10
+	VADDPS       Z13, Z12, Z12
+	VADDPS       Z15, Z14, Z14
+	VSHUFF32X4   $0x44, Z2, Z0, Z1
+	VSHUFF32X4   $0xee, Z2, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x44, Z6, Z4, Z1
+	VSHUFF32X4   $0xee, Z6, Z4, Z2
+	VADDPS       Z2, Z1, Z4
+	VSHUFF32X4   $0x44, Z10, Z8, Z1
+	VSHUFF32X4   $0xee, Z10, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VSHUFF32X4   $0x44, Z14, Z12, Z1
+	VSHUFF32X4   $0xee, Z14, Z12, Z2
+	VADDPS       Z2, Z1, Z12
+	VSHUFF32X4   $0x88, Z4, Z0, Z1
+	VSHUFF32X4   $0xdd, Z4, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x88, Z12, Z8, Z1
+	VSHUFF32X4   $0xdd, Z12, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VUNPCKLPD    Z8, Z0, Z1
+	VUNPCKHPD    Z8, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VMOVSHDUP    Z0, Z1
+	VADDPS       Z1, Z0, Z1
+	VMOVUPS      orderOfTotals<>+0(SB), Z0
+	VPERMPS      Z1, Z0, Z1
+	VMOVUPS      Y1, (AX)
 	VZEROUPPER
 	RET
 
@@ -7188,6 +7114,7 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Z1, Z0, Z0
+	VADDPS         Z3, Z2, Z2
 	VEXTRACTF64X4  $0x01, Z0, Y1
 	VADDPS         Y1, Y0, Y1
 	VEXTRACTF32X4  $0x01, Y1, X0
@@ -7197,7 +7124,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, (AX)
-	VADDPS         Z3, Z2, Z2
 	VEXTRACTF64X4  $0x01, Z2, Y0
 	VADDPS         Y0, Y2, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -7270,6 +7196,9 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Z1, Z0, Z0
+	VADDPS         Z3, Z2, Z2
+	VADDPS         Z5, Z4, Z4
+	VADDPS         Z7, Z6, Z6
 	VEXTRACTF64X4  $0x01, Z0, Y1
 	VADDPS         Y1, Y0, Y1
 	VEXTRACTF32X4  $0x01, Y1, X0
@@ -7279,7 +7208,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, (AX)
-	VADDPS         Z3, Z2, Z2
 	VEXTRACTF64X4  $0x01, Z2, Y0
 	VADDPS         Y0, Y2, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -7289,7 +7217,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, 4(AX)
-	VADDPS         Z5, Z4, Z4
 	VEXTRACTF64X4  $0x01, Z4, Y0
 	VADDPS         Y0, Y4, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -7299,7 +7226,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, 8(AX)
-	VADDPS         Z7, Z6, Z6
 	VEXTRACTF64X4  $0x01, Z6, Y0
 	VADDPS         Y0, Y6, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -7657,6 +7583,7 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Z1, Z0, Z0
+	VADDPS         Z3, Z2, Z2
 	VEXTRACTF64X4  $0x01, Z0, Y1
 	VADDPS         Y1, Y0, Y1
 	VEXTRACTF32X4  $0x01, Y1, X0
@@ -7666,7 +7593,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, (AX)
-	VADDPS         Z3, Z2, Z2
 	VEXTRACTF64X4  $0x01, Z2, Y0
 	VADDPS         Y0, Y2, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -7740,6 +7666,9 @@ block:
 	JNZ            block
 	MOVQ           y+0(FP), AX
 	VADDPS         Z1, Z0, Z0
+	VADDPS         Z3, Z2, Z2
+	VADDPS         Z5, Z4, Z4
+	VADDPS         Z7, Z6, Z6
 	VEXTRACTF64X4  $0x01, Z0, Y1
 	VADDPS         Y1, Y0, Y1
 	VEXTRACTF32X4  $0x01, Y1, X0
@@ -7749,7 +7678,6 @@ block:
 	VMOVSHDUP      X0, X1
 	VADDSS         X1, X0, X0
 	VMOVSS         X0, (AX)
-	VADDPS         Z3, Z2, Z2
 	VEXTRACTF64X4  $0x01, Z2, Y0
 	VADDPS         Y0, Y2, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -7759,7 +7687,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, 4(AX)
-	VADDPS         Z5, Z4, Z4
 	VEXTRACTF64X4  $0x01, Z4, Y0
 	VADDPS         Y0, Y4, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -7769,7 +7696,6 @@ block:
 	VMOVSHDUP      X1, X0
 	VADDSS         X0, X1, X1
 	VMOVSS         X1, 8(AX)
-	VADDPS         Z7, Z6, Z6
 	VEXTRACTF64X4  $0x01, Z6, Y0
 	VADDPS         Y0, Y6, Y0
 	VEXTRACTF32X4  $0x01, Y0, X1
@@ -8065,6 +7991,7 @@ block:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -8074,7 +8001,6 @@ block:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8127,6 +8053,9 @@ block:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VADDPS        Z5, Z4, Z4
+	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -8136,7 +8065,6 @@ block:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8146,7 +8074,6 @@ block:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8156,7 +8083,6 @@ block:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8170,7 +8096,7 @@ block:
 	RET
 
 // func dot8xQ8_0AVX512(y *float32, x *float32, stride int, blocks *byte, n int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL
+// Requires: AVX, AVX2, AVX512F
 TEXT ·dot8xQ8_0AVX512(SB), NOSPLIT, $0-40
 	MOVQ   stride+16(FP), AX
 	MOVQ   x+8(FP), CX
@@ -8198,115 +8124,69 @@ TEXT ·dot8xQ8_0AVX512(SB), NOSPLIT, $0-40
 	MOVQ   n+32(FP), R9
 
 block:
-	VPBROADCASTW  (R8), Y16
-	VCVTPH2PS     Y16, Z16
-	VPMOVSXBD     2(R8), Z17
-	VCVTDQ2PS     Z17, Z17
-	VMULPS        Z16, Z17, Z17
-	VFMADD231PS   (CX), Z17, Z0
-	VFMADD231PS   (CX)(AX*4), Z17, Z2
-	VFMADD231PS   (CX)(AX*8), Z17, Z4
-	VFMADD231PS   (CX)(DX*4), Z17, Z6
-	VFMADD231PS   (CX)(BX*8), Z17, Z8
-	VFMADD231PS   (CX)(SI*4), Z17, Z10
-	VFMADD231PS   (CX)(DX*8), Z17, Z12
-	VFMADD231PS   (CX)(DI*4), Z17, Z14
-	VPMOVSXBD     18(R8), Z17
-	VCVTDQ2PS     Z17, Z17
-	VMULPS        Z16, Z17, Z17
-	VFMADD231PS   64(CX), Z17, Z1
-	VFMADD231PS   64(CX)(AX*4), Z17, Z3
-	VFMADD231PS   64(CX)(AX*8), Z17, Z5
-	VFMADD231PS   64(CX)(DX*4), Z17, Z7
-	VFMADD231PS   64(CX)(BX*8), Z17, Z9
-	VFMADD231PS   64(CX)(SI*4), Z17, Z11
-	VFMADD231PS   64(CX)(DX*8), Z17, Z13
-	VFMADD231PS   64(CX)(DI*4), Z17, Z15
-	ADDQ          $+128, CX
-	ADDQ          $+34, R8
-	DECQ          R9
-	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF32X4 $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 12(AX)
-	VADDPS        Z9, Z8, Z8
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 16(AX)
-	VADDPS        Z11, Z10, Z10
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 20(AX)
-	VADDPS        Z13, Z12, Z12
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 24(AX)
-	VADDPS        Z15, Z14, Z14
-	VEXTRACTF64X4 $0x01, Z14, Y0
-	VADDPS        Y0, Y14, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 28(AX)
+	VPBROADCASTW (R8), Y16
+	VCVTPH2PS    Y16, Z16
+	VPMOVSXBD    2(R8), Z17
+	VCVTDQ2PS    Z17, Z17
+	VMULPS       Z16, Z17, Z17
+	VFMADD231PS  (CX), Z17, Z0
+	VFMADD231PS  (CX)(AX*4), Z17, Z2
+	VFMADD231PS  (CX)(AX*8), Z17, Z4
+	VFMADD231PS  (CX)(DX*4), Z17, Z6
+	VFMADD231PS  (CX)(BX*8), Z17, Z8
+	VFMADD231PS  (CX)(SI*4), Z17, Z10
+	VFMADD231PS  (CX)(DX*8), Z17, Z12
+	VFMADD231PS  (CX)(DI*4), Z17, Z14
+	VPMOVSXBD    18(R8), Z17
+	VCVTDQ2PS    Z17, Z17
+	VMULPS       Z16, Z17, Z17
+	VFMADD231PS  64(CX), Z17, Z1
+	VFMADD231PS  64(CX)(AX*4), Z17, Z3
+	VFMADD231PS  64(CX)(AX*8), Z17, Z5
+	VFMADD231PS  64(CX)(DX*4), Z17, Z7
+	VFMADD231PS  64(CX)(BX*8), Z17, Z9
+	VFMADD231PS  64(CX)(SI*4), Z17, Z11
+	VFMADD231PS  64(CX)(DX*8), Z17, Z13
+	VFMADD231PS  64(CX)(DI*4), Z17, Z15
+	ADDQ         $+128, CX
+	ADDQ         $+34, R8
+	DECQ         R9
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VADDPS       Z1, Z0, Z0
+	VADDPS       Z3, Z2, Z2
+	VADDPS       Z5, Z4, Z4
+	VADDPS       Z7, Z6, Z6
+	VADDPS       Z9, Z8, Z8
+	VADDPS       Z11, Z10, Z10
+	VADDPS       Z13, Z12, Z12
+	VADDPS       Z15, Z14, Z14
+	VSHUFF32X4   $0x44, Z2, Z0, Z1
+	VSHUFF32X4   $0xee, Z2, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x44, Z6, Z4, Z1
+	VSHUFF32X4   $0xee, Z6, Z4, Z2
+	VADDPS       Z2, Z1, Z4
+	VSHUFF32X4   $0x44, Z10, Z8, Z1
+	VSHUFF32X4   $0xee, Z10, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VSHUFF32X4   $0x44, Z14, Z12, Z1
+	VSHUFF32X4   $0xee, Z14, Z12, Z2
+	VADDPS       Z2, Z1, Z12
+	VSHUFF32X4   $0x88, Z4, Z0, Z1
+	VSHUFF32X4   $0xdd, Z4, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x88, Z12, Z8, Z1
+	VSHUFF32X4   $0xdd, Z12, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VUNPCKLPD    Z8, Z0, Z1
+	VUNPCKHPD    Z8, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VMOVSHDUP    Z0, Z1
+	VADDPS       Z1, Z0, Z1
+	VMOVUPS      orderOfTotals<>+0(SB), Z0
+	VPERMPS      Z1, Z0, Z1
+	VMOVUPS      Y1, (AX)
 	VZEROUPPER
 	RET
 
@@ -8693,6 +8573,7 @@ part:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -8702,7 +8583,6 @@ part:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8814,6 +8694,9 @@ part:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VADDPS        Z5, Z4, Z4
+	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -8823,7 +8706,6 @@ part:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8833,7 +8715,6 @@ part:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8843,7 +8724,6 @@ part:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -8857,7 +8737,7 @@ part:
 	RET
 
 // func dot8xQ4KAVX512(y *float32, x *float32, stride int, blocks *byte, n int)
-// Requires: AVX, AVX2, AVX512F, AVX512VL, F16C
+// Requires: AVX, AVX2, AVX512F, F16C
 TEXT ·dot8xQ4KAVX512(SB), NOSPLIT, $64-40
 	MOVQ    stride+16(FP), AX
 	MOVQ    x+8(FP), CX
@@ -8926,141 +8806,95 @@ block:
 	MOVQ         $0x00000004, R12
 
 part:
-	VBROADCASTSS  (R10), Z17
-	VBROADCASTSS  32(R10), Z18
-	VFMSUB213PS   Z18, Z16, Z17
-	VBROADCASTSS  4(R10), Z18
-	VBROADCASTSS  36(R10), Z19
-	VFMSUB213PS   Z19, Z16, Z18
-	VPMOVZXBD     (R11), Z19
-	VPSRLD        $0x04, Z19, Z20
-	VPERMPS       Z17, Z19, Z19
-	VFMADD231PS   (CX), Z19, Z0
-	VFMADD231PS   (CX)(AX*4), Z19, Z2
-	VFMADD231PS   (CX)(AX*8), Z19, Z4
-	VFMADD231PS   (CX)(DX*4), Z19, Z6
-	VFMADD231PS   (CX)(BX*8), Z19, Z8
-	VFMADD231PS   (CX)(SI*4), Z19, Z10
-	VFMADD231PS   (CX)(DX*8), Z19, Z12
-	VFMADD231PS   (CX)(DI*4), Z19, Z14
-	VPERMPS       Z18, Z20, Z19
-	VFMADD231PS   128(CX), Z19, Z0
-	VFMADD231PS   128(CX)(AX*4), Z19, Z2
-	VFMADD231PS   128(CX)(AX*8), Z19, Z4
-	VFMADD231PS   128(CX)(DX*4), Z19, Z6
-	VFMADD231PS   128(CX)(BX*8), Z19, Z8
-	VFMADD231PS   128(CX)(SI*4), Z19, Z10
-	VFMADD231PS   128(CX)(DX*8), Z19, Z12
-	VFMADD231PS   128(CX)(DI*4), Z19, Z14
-	VPMOVZXBD     16(R11), Z19
-	VPSRLD        $0x04, Z19, Z20
-	VPERMPS       Z17, Z19, Z17
-	VFMADD231PS   64(CX), Z17, Z1
-	VFMADD231PS   64(CX)(AX*4), Z17, Z3
-	VFMADD231PS   64(CX)(AX*8), Z17, Z5
-	VFMADD231PS   64(CX)(DX*4), Z17, Z7
-	VFMADD231PS   64(CX)(BX*8), Z17, Z9
-	VFMADD231PS   64(CX)(SI*4), Z17, Z11
-	VFMADD231PS   64(CX)(DX*8), Z17, Z13
-	VFMADD231PS   64(CX)(DI*4), Z17, Z15
-	VPERMPS       Z18, Z20, Z17
-	VFMADD231PS   192(CX), Z17, Z1
-	VFMADD231PS   192(CX)(AX*4), Z17, Z3
-	VFMADD231PS   192(CX)(AX*8), Z17, Z5
-	VFMADD231PS   192(CX)(DX*4), Z17, Z7
-	VFMADD231PS   192(CX)(BX*8), Z17, Z9
-	VFMADD231PS   192(CX)(SI*4), Z17, Z11
-	VFMADD231PS   192(CX)(DX*8), Z17, Z13
-	VFMADD231PS   192(CX)(DI*4), Z17, Z15
-	ADDQ          $0x08, R10
-	ADDQ          $0x20, R11
-	ADDQ          $+256, CX
-	DECQ          R12
-	JNZ           part
-	ADDQ          $+144, R8
-	DECQ          R9
-	JNZ           block
-	MOVQ          y+0(FP), AX
-	VADDPS        Z1, Z0, Z0
-	VEXTRACTF64X4 $0x01, Z0, Y1
-	VADDPS        Y1, Y0, Y1
-	VEXTRACTF32X4 $0x01, Y1, X0
-	VADDPS        X0, X1, X0
-	VMOVHLPS      X0, X0, X1
-	VADDPS        X1, X0, X0
-	VMOVSHDUP     X0, X1
-	VADDSS        X1, X0, X0
-	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
-	VEXTRACTF64X4 $0x01, Z2, Y0
-	VADDPS        Y0, Y2, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
-	VEXTRACTF64X4 $0x01, Z4, Y0
-	VADDPS        Y0, Y4, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
-	VEXTRACTF64X4 $0x01, Z6, Y0
-	VADDPS        Y0, Y6, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 12(AX)
-	VADDPS        Z9, Z8, Z8
-	VEXTRACTF64X4 $0x01, Z8, Y0
-	VADDPS        Y0, Y8, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 16(AX)
-	VADDPS        Z11, Z10, Z10
-	VEXTRACTF64X4 $0x01, Z10, Y0
-	VADDPS        Y0, Y10, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 20(AX)
-	VADDPS        Z13, Z12, Z12
-	VEXTRACTF64X4 $0x01, Z12, Y0
-	VADDPS        Y0, Y12, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 24(AX)
-	VADDPS        Z15, Z14, Z14
-	VEXTRACTF64X4 $0x01, Z14, Y0
-	VADDPS        Y0, Y14, Y0
-	VEXTRACTF32X4 $0x01, Y0, X1
-	VADDPS        X1, X0, X1
-	VMOVHLPS      X1, X1, X0
-	VADDPS        X0, X1, X1
-	VMOVSHDUP     X1, X0
-	VADDSS        X0, X1, X1
-	VMOVSS        X1, 28(AX)
+	VBROADCASTSS (R10), Z17
+	VBROADCASTSS 32(R10), Z18
+	VFMSUB213PS  Z18, Z16, Z17
+	VBROADCASTSS 4(R10), Z18
+	VBROADCASTSS 36(R10), Z19
+	VFMSUB213PS  Z19, Z16, Z18
+	VPMOVZXBD    (R11), Z19
+	VPSRLD       $0x04, Z19, Z20
+	VPERMPS      Z17, Z19, Z19
+	VFMADD231PS  (CX), Z19, Z0
+	VFMADD231PS  (CX)(AX*4), Z19, Z2
+	VFMADD231PS  (CX)(AX*8), Z19, Z4
+	VFMADD231PS  (CX)(DX*4), Z19, Z6
+	VFMADD231PS  (CX)(BX*8), Z19, Z8
+	VFMADD231PS  (CX)(SI*4), Z19, Z10
+	VFMADD231PS  (CX)(DX*8), Z19, Z12
+	VFMADD231PS  (CX)(DI*4), Z19, Z14
+	VPERMPS      Z18, Z20, Z19
+	VFMADD231PS  128(CX), Z19, Z0
+	VFMADD231PS  128(CX)(AX*4), Z19, Z2
+	VFMADD231PS  128(CX)(AX*8), Z19, Z4
+	VFMADD231PS  128(CX)(DX*4), Z19, Z6
+	VFMADD231PS  128(CX)(BX*8), Z19, Z8
+	VFMADD231PS  128(CX)(SI*4), Z19, Z10
+	VFMADD231PS  128(CX)(DX*8), Z19, Z12
+	VFMADD231PS  128(CX)(DI*4), Z19, Z14
+	VPMOVZXBD    16(R11), Z19
+	VPSRLD       $0x04, Z19, Z20
+	VPERMPS      Z17, Z19, Z17
+	VFMADD231PS  64(CX), Z17, Z1
+	VFMADD231PS  64(CX)(AX*4), Z17, Z3
+	VFMADD231PS  64(CX)(AX*8), Z17, Z5
+	VFMADD231PS  64(CX)(DX*4), Z17, Z7
+	VFMADD231PS  64(CX)(BX*8), Z17, Z9
+	VFMADD231PS  64(CX)(SI*4), Z17, Z11
+	VFMADD231PS  64(CX)(DX*8), Z17, Z13
+	VFMADD231PS  64(CX)(DI*4), Z17, Z15
+	VPERMPS      Z18, Z20, Z17
+	VFMADD231PS  192(CX), Z17, Z1
+	VFMADD231PS  192(CX)(AX*4), Z17, Z3
+	VFMADD231PS  192(CX)(AX*8), Z17, Z5
+	VFMADD231PS  192(CX)(DX*4), Z17, Z7
+	VFMADD231PS  192(CX)(BX*8), Z17, Z9
+	VFMADD231PS  192(CX)(SI*4), Z17, Z11
+	VFMADD231PS  192(CX)(DX*8), Z17, Z13
+	VFMADD231PS  192(CX)(DI*4), Z17, Z15
+	ADDQ         $0x08, R10
+	ADDQ         $0x20, R11
+	ADDQ         $+256, CX
+	DECQ         R12
+	JNZ          part
+	ADDQ         $+144, R8
+	DECQ         R9
+	JNZ          block
+	MOVQ         y+0(FP), AX
+	VADDPS       Z1, Z0, Z0
+	VADDPS       Z3, Z2, Z2
+	VADDPS       Z5, Z4, Z4
+	VADDPS       Z7, Z6, Z6
+	VADDPS       Z9, Z8, Z8
+	VADDPS       Z11, Z10, Z10
+	VADDPS       Z13, Z12, Z12
+	VADDPS       Z15, Z14, Z14
+	VSHUFF32X4   $0x44, Z2, Z0, Z1
+	VSHUFF32X4   $0xee, Z2, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x44, Z6, Z4, Z1
+	VSHUFF32X4   $0xee, Z6, Z4, Z2
+	VADDPS       Z2, Z1, Z4
+	VSHUFF32X4   $0x44, Z10, Z8, Z1
+	VSHUFF32X4   $0xee, Z10, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VSHUFF32X4   $0x44, Z14, Z12, Z1
+	VSHUFF32X4   $0xee, Z14, Z12, Z2
+	VADDPS       Z2, Z1, Z12
+	VSHUFF32X4   $0x88, Z4, Z0, Z1
+	VSHUFF32X4   $0xdd, Z4, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VSHUFF32X4   $0x88, Z12, Z8, Z1
+	VSHUFF32X4   $0xdd, Z12, Z8, Z2
+	VADDPS       Z2, Z1, Z8
+	VUNPCKLPD    Z8, Z0, Z1
+	VUNPCKHPD    Z8, Z0, Z0
+	VADDPS       Z0, Z1, Z0
+	VMOVSHDUP    Z0, Z1
+	VADDPS       Z1, Z0, Z1
+	VMOVUPS      orderOfTotals<>+0(SB), Z0
+	VPERMPS      Z1, Z0, Z1
+	VMOVUPS      Y1, (AX)
 	VZEROUPPER
 	RET
 
@@ -9707,6 +9541,7 @@ part:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -9716,7 +9551,6 @@ part:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -9849,6 +9683,9 @@ part:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VADDPS        Z5, Z4, Z4
+	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -9858,7 +9695,6 @@ part:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -9868,7 +9704,6 @@ part:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -9878,7 +9713,6 @@ part:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -10636,6 +10470,7 @@ part:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -10645,7 +10480,6 @@ part:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -10803,6 +10637,9 @@ part:
 	JNZ           block
 	MOVQ          y+0(FP), AX
 	VADDPS        Z1, Z0, Z0
+	VADDPS        Z3, Z2, Z2
+	VADDPS        Z5, Z4, Z4
+	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z0, Y1
 	VADDPS        Y1, Y0, Y1
 	VEXTRACTF32X4 $0x01, Y1, X0
@@ -10812,7 +10649,6 @@ part:
 	VMOVSHDUP     X0, X1
 	VADDSS        X1, X0, X0
 	VMOVSS        X0, (AX)
-	VADDPS        Z3, Z2, Z2
 	VEXTRACTF64X4 $0x01, Z2, Y0
 	VADDPS        Y0, Y2, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -10822,7 +10658,6 @@ part:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 4(AX)
-	VADDPS        Z5, Z4, Z4
 	VEXTRACTF64X4 $0x01, Z4, Y0
 	VADDPS        Y0, Y4, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1
@@ -10832,7 +10667,6 @@ part:
 	VMOVSHDUP     X1, X0
 	VADDSS        X0, X1, X1
 	VMOVSS        X1, 8(AX)
-	VADDPS        Z7, Z6, Z6
 	VEXTRACTF64X4 $0x01, Z6, Y0
 	VADDPS        Y0, Y6, Y0
 	VEXTRACTF32X4 $0x01, Y0, X1

@@ -128,12 +128,48 @@ func (k *kernels) dot(f format, n int) {
 			VFMADD231PS(x[r].Offset(4*at), v, sums[r][at/k.Lanes%dotSums])
 		}
 	}, advance)
-	y := vec.Point("y", 4)
+	y, one := vec.Point("y", 4), make([]reg.VecVirtual, n)
 	for r, sum := range sums {
 		VADDPS(sum[1], sum[0], sum[0])
-		VMOVSS(vec.Total(sum[0]), y.At(r))
+		one[r] = sum[0]
+	}
+	if n == 8 {
+		totals(one, y.At(0))
+	} else {
+		for r, sum := range one {
+			VMOVSS(vec.Total(sum), y.At(r))
+		}
 	}
 	vec.End()
+}
+
+// totals writes what [vec.Total] gives of 8 vectors of AVX-512: it adds the same lanes, those of two vectors at a time.
+func totals(x []reg.VecVirtual, to Mem) {
+	halve := func(split func(low, high reg.VecVirtual, a, b reg.VecVirtual), step int) {
+		for i := 0; i+step < len(x); i += 2 * step {
+			low, high := ZMM(), ZMM()
+			split(low, high, x[i], x[i+step])
+			VADDPS(high, low, x[i])
+		}
+	}
+	quarters := func(lower, upper uint64) func(low, high, a, b reg.VecVirtual) {
+		return func(low, high, a, b reg.VecVirtual) {
+			VSHUFF32X4(Imm(lower), b, a, low)
+			VSHUFF32X4(Imm(upper), b, a, high)
+		}
+	}
+	halve(quarters(0x44, 0xee), 1)
+	halve(quarters(0x88, 0xdd), 2)
+	halve(func(low, high, a, b reg.VecVirtual) { // row i is in lanes 4i and 4i+1, row i+4 in the two that follow
+		VUNPCKLPD(b, a, low)
+		VUNPCKHPD(b, a, high)
+	}, 4)
+	odd, order := ZMM(), ZMM()
+	VMOVSHDUP(x[0], odd)
+	VADDPS(odd, x[0], odd)
+	VMOVUPS(words("orderOfTotals", 16, func(i int) uint32 { return uint32(i%4*4 + i/4%2*2) }), order)
+	VPERMPS(odd, order, odd)
+	VMOVUPS(odd.AsY(), to)
 }
 
 func (k *kernels) axpy(f format, n int) {
