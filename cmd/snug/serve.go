@@ -27,10 +27,11 @@ func serveCommand() *command {
 		name: "serve", summary: "answer requests in OpenAI's protocol by a model and its adapters",
 		help: `Answers requests in the protocol of OpenAI's API: POST /v1/chat/completions and /v1/completions, whole or
 as a stream; GET /v1/models and /health. The field model of a request names the model or an adapter;
-without it the model answers. Requests are computed together, a token of each at a time. With a seed,
-or temperature 0, a request gets the same answer whatever else is computed; but such passes always
-compute -batch rows, so that one alone is slower. What a client wants and snug cannot do, such as
-penalties, is an error. The first SIGINT or SIGTERM lets answers end for 10 seconds.
+without it the model answers. Requests are computed together, a token of each at a time, and those that
+begin alike compute their beginning once. With a seed, or temperature 0, a request gets the same answer
+whatever else is computed; but such passes compute -batch rows, except for GGUF files, so that one alone
+is slower. What a client wants and snug cannot do, such as penalties, is an error. The first SIGINT or
+SIGTERM lets answers end for 10 seconds.
 `,
 		flags: new(serveFlags).table,
 		closing: `  snug serve -model Qwen3-0.6B
