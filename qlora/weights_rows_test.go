@@ -107,3 +107,48 @@ func TestLoadRowsErrors(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrShape, r)
 	}
 }
+
+// TestLoadRowsOfOctets: rows of a weight of 8 bits decode as they do in the whole weight, wherever they begin in a block of scales.
+func TestLoadRowsOfOctets(t *testing.T) {
+	const out, in = 300, 40
+	values := make([]float32, out*in)
+	for i := range values {
+		values[i] = float32(i%37-18) * float32(1+i/in)
+	}
+	var b bytes.Buffer
+	names := map[string]Options{"block": {Type: FP8}, "row": {Type: FP8, Scales: ByRow}, "tensor": {Type: FP8E5M2, Scales: ByTensor}, "weight": {Type: INT8}}
+	_, err := WriteWeights(&b, func(yield func(string, *Weight) bool) {
+		for name, o := range names {
+			w, err := NewWeight(values, []int{out, in}, o)
+			require.NoError(t, err)
+			if !yield(name, w) {
+				return
+			}
+		}
+	}, nil)
+	require.NoError(t, err)
+	w, err := NewWeights(bytes.NewReader(b.Bytes()), int64(b.Len()))
+	require.NoError(t, err)
+	for name := range names {
+		whole, err := w.Load(name, nil)
+		require.NoError(t, err)
+		want := make([]float32, out*in)
+		require.NoError(t, whole.Dequantize(snug.SliceView(want)))
+		for _, r := range []Rows{{0, 1, out}, {0, 1, 128}, {128, 1, 172}, {100, 1, 90}, {299, 1, 1}, {7, 1, 250}} {
+			part, err := w.LoadRows(name, r, nil)
+			require.NoError(t, err)
+			got := make([]float32, r.Count*in)
+			require.NoError(t, part.Dequantize(snug.SliceView(got)))
+			require.Equal(t, want[r.First*in:][:r.Count*in], got, "%s %+v", name, r)
+		}
+	}
+	require.NoError(t, w.SetBlock(64, 64))
+	_, err = w.Load("block", nil)
+	require.ErrorIs(t, err, snug.ErrCorrupt)
+	require.ErrorContains(t, err, "scales of shape [3 1] for a weight [300, 40], want one for all, for each row, or for each block of 64×64")
+	_, err = w.Load("row", nil)
+	require.NoError(t, err)
+	for _, block := range [][2]int{{0, 1}, {1, 0}, {-1, 4}} {
+		require.ErrorIs(t, w.SetBlock(block[0], block[1]), snug.ErrConfig)
+	}
+}
