@@ -15,9 +15,10 @@ type Angles struct {
 	rope      Rope
 	table     scratch
 	known     int     // positions in the table
-	length    int     // sequence length for which the frequencies of a dynamic rope were made
+	length    int     // sequence length for which the frequencies were made, where they depend on it
 	attention float64 // factor of sines and cosines
 	inverse   []float32
+	scaled    bool // the table has sines and cosines times the factor
 
 	rows    scratch   // angles of the rows of a batch with positions in three axes
 	numbers []int32   // 0, 1, ...: their places there
@@ -34,10 +35,24 @@ type madeRows struct {
 	length int
 }
 
+const more = 256 // positions that are made together where a sequence grows
+
 // NewAngles returns the angles of a rope on a device, nil for the CPU.
 func NewAngles(r Rope, dev *snug.Device) *Angles {
 	dev = cmp.Or(dev, snug.CPU())
 	return &Angles{rope: r, table: scratch{dev: dev, dt: snug.F32}, rows: scratch{dev: dev, dt: snug.F32}}
+}
+
+// Scaled puts the factor of sines and cosines, see [Rope.AttentionScale], into the table, and returns a. Heads with elements that do
+// not turn want it. Otherwise the table has plain rotations, and attention multiplies the scores by the square.
+func (a *Angles) Scaled() *Angles {
+	a.scaled = true
+	return a
+}
+
+// partial reports whether a factor of the scores would also be one of elements that do not turn.
+func (a *Angles) partial(dim int) bool {
+	return !a.scaled && a.rope.Dim < dim && (a.rope.Kind == RopeYarn || a.rope.Kind == RopeLong) && a.rope.AttentionScale() != 1
 }
 
 // Rope returns the rope.
@@ -49,19 +64,29 @@ func (a *Angles) Bytes() int64 { return a.table.bytes() + a.rows.bytes() }
 // Close frees them.
 func (a *Angles) Close() error { return errors.Join(a.table.close(), a.rows.close()) }
 
-// Prepare fills the table for sequences of up to n tokens. A dynamic rope has the frequencies for the longest sequence
-// of the batch, as in a fresh model of transformers.
+// Prepare fills the table for sequences of up to n tokens. A rope of a kind [RopeKind.ByLength] has the frequencies for the longest
+// sequence of the batch, as in a fresh model of transformers.
 func (a *Angles) Prepare(n int) error {
 	length := 0
-	if a.rope.Kind == RopeDynamic {
+	switch {
+	case a.rope.Kind == RopeDynamic:
 		length = max(n, a.rope.MaxPositions)
+	case a.rope.Kind == RopeLong && n > a.rope.OriginalPositions:
+		length = a.rope.OriginalPositions + 1
 	}
 	if n <= a.known && length == a.length {
 		return nil
 	}
+	if a.rope.Kind == RopeLong && a.known > 0 && length == a.length {
+		n = max(n, a.known+more) // a text grows by a token at a time
+	}
 	inverse, attention, err := a.rope.Frequencies(length)
 	if err != nil {
 		return err
+	}
+	factor := float32(1)
+	if a.scaled {
+		factor, attention = float32(attention), 1
 	}
 	n = max(n, a.known)
 	dim, half := a.rope.Dim, len(inverse)
@@ -72,7 +97,8 @@ func (a *Angles) Prepare(n int) error {
 	for p := range n {
 		row := host[p*dim : (p+1)*dim]
 		for i, f := range inverse {
-			row[i], row[half+i] = turn(int32(p), f)
+			cos, sin := turn(int32(p), f)
+			row[i], row[half+i] = cos*factor, sin*factor
 		}
 	}
 	a.known = 0

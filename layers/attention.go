@@ -67,8 +67,11 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: an Attention with Parts is Bidirectional, and without a Source: %w", snug.ErrConfig)
 	case b.QNorm.Weight == nil && b.KNorm.Weight != nil:
 		return 0, fmt.Errorf("layers: an Attention with a KNorm wants a QNorm: %w", snug.ErrConfig)
-	case b.Rope != nil && b.Rope.Rope().Dim != b.HeadDim:
-		return 0, fmt.Errorf("layers: an Attention with heads of %d elements has a Rope of %d: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
+	case b.Rope != nil && b.Rope.Rope().Dim > b.HeadDim:
+		return 0, fmt.Errorf("layers: an Attention with heads of %d elements has a Rope that turns %d: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
+	}
+	if b.Rope != nil && b.Rope.partial(b.HeadDim) {
+		return 0, fmt.Errorf("layers: an Attention with heads of %d elements, of which %d turn by a rope with a factor: want Scaled Angles: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
 	}
 	want := [...]int{b.queries(), b.keys(), b.keys()}
 	if b.packed() {
@@ -323,7 +326,8 @@ func (b *Attention) rotate(p *Pass, q, k *Tensor, turn func(x, angles snug.View,
 		if err != nil {
 			return err
 		}
-		c := fused.RotaryOptions{Heads: b.Heads, Dim: b.HeadDim}
+		r := b.Rope.Rope()
+		c := fused.RotaryOptions{Heads: b.Heads, Dim: b.HeadDim, Turned: r.Dim, Interleaved: r.Interleaved}
 		if k == nil {
 			c.Heads, c.Stride = b.Heads+b.KVHeads, b.queries()+2*b.keys()
 			return turn(q.View, angles, positions, c)

@@ -15,6 +15,9 @@ import (
 type MLP struct {
 	Norm     Norm
 	In, Down []Linear // In: gate and up, or up alone; Down: one
+	// Joined says that In is one layer which makes gate and up side by side, as in Phi-3 and GLM-4. They are then copied apart,
+	// and so are their gradients: row by row on devices other than the CPU, too, where Joined is slow.
+	Joined bool
 	// Bias is of up without a gate, whose bias is a part of the activation.
 	Bias       *Param
 	Activation Activation
@@ -37,14 +40,20 @@ func (b *MLP) Width(in int) (int, error) {
 	switch {
 	case b == nil || len(b.In) < 1 || len(b.In) > 2 || len(b.Down) != 1:
 		return 0, fmt.Errorf("layers: an MLP without In or Down: %w", snug.ErrConfig)
-	case len(b.In) == 1 && b.Activation.plain == nil || len(b.In) == 2 && b.Activation.gated == nil:
+	case b.Joined && len(b.In) != 1:
+		return 0, fmt.Errorf("layers: a Joined MLP of %d matrices, want one for gate and up: %w", len(b.In), snug.ErrConfig)
+	case !b.gated() && b.Activation.plain == nil || b.gated() && b.Activation.gated == nil:
 		return 0, fmt.Errorf("layers: the Activation of an MLP does not go with %d matrices before it: %w", len(b.In), snug.ErrConfig)
 	case b.Bias != nil && b.Bias.Len() != b.Down[0].In:
 		return 0, fmt.Errorf("layers: the Bias of an MLP has %d elements, want %d: %w", b.Bias.Len(), b.Down[0].In, snug.ErrConfig)
 	}
+	inner := b.Down[0].In
+	if b.Joined {
+		inner *= 2
+	}
 	for i := range b.In {
-		if b.In[i].Out != b.Down[0].In {
-			return 0, fmt.Errorf("layers: an MLP from %d inner elements to %d: %w", b.In[i].Out, b.Down[0].In, snug.ErrConfig)
+		if b.In[i].Out != inner {
+			return 0, fmt.Errorf("layers: an MLP from %d inner elements to %d: %w", b.In[i].Out, inner, snug.ErrConfig)
 		}
 	}
 	return in, blockWidth(in, b.Norm, b.Post, b.In, b.Down[0], b.Down[0].In)
@@ -60,11 +69,25 @@ func (s *mlpSaved) Tensors(list []*Tensor) []*Tensor {
 	return append(s.blockSaved.Tensors(list), s.gate, s.up)
 }
 
+// gated reports whether there is a gate.
+func (b *MLP) gated() bool { return b.Joined || len(b.In) == 2 }
+
 // project computes gate and up from the normalized input; gate is nil if there is none.
 func (b *MLP) project(p *Pass, s Stats, x *Tensor) (gate, up *Tensor) {
 	h := p.Get(b.In[0].In)
 	b.Norm.Compute(p, h, s, x)
-	if len(b.In) == 2 {
+	if b.Joined {
+		both := p.Get(b.In[0].Out)
+		b.In[0].compute(p, both, h, 0)
+		p.Put(h)
+		n := b.Down[0].In
+		gate, up = p.Get(n), p.Get(n)
+		copyColumns(p, gate, 0, n, both, 0, 2*n, n)
+		copyColumns(p, up, 0, n, both, n, 2*n, n)
+		p.Put(both)
+		return gate, up
+	}
+	if b.gated() {
 		gate = p.Get(b.In[0].Out)
 		b.In[0].compute(p, gate, h, 0)
 	}
@@ -182,14 +205,25 @@ func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d *Tensor) {
 	}
 	b.Activation.gradients(p, dact, s.gate, s.up, b.Bias)
 	p.Put(dact)
+	var both *Tensor
+	if b.Joined {
+		n := b.Down[0].In
+		both = p.Get(2 * n)
+		copyColumns(p, both, 0, 2*n, s.gate, 0, n, n)
+		copyColumns(p, both, n, 2*n, s.up, 0, n, n)
+	}
 	h := p.Get(b.In[0].In)
 	if anyTrains(b.In) {
 		b.Norm.Compute(p, h, Stats{}, x)
 	}
 	var dh *Tensor
-	if s.gate == nil {
+	switch {
+	case both != nil:
+		dh = linearBackward(p, h, b.In, both)
+		p.Put(both)
+	case s.gate == nil:
 		dh = linearBackward(p, h, b.In, s.up)
-	} else {
+	default:
 		dh = linearBackward(p, h, b.In, s.gate, s.up)
 	}
 	b.Norm.Gradients(p, d, dh, s.norm, x, 1)

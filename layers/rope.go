@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/fault"
@@ -14,29 +15,30 @@ import (
 type RopeKind string
 
 const (
-	RopeDefault RopeKind = "default" // Su et al. 2021, arXiv:2104.09864
-	RopeLinear  RopeKind = "linear"  // all frequencies divided by Factor
-	RopeDynamic RopeKind = "dynamic" // a base that grows with the sequence (NTK-aware)
-	RopeLlama3  RopeKind = "llama3"  // low frequencies divided by Factor, as in Llama 3.1
-	RopeYarn    RopeKind = "yarn"    // Peng et al. 2023, arXiv:2309.00071
-	RopeAxial   RopeKind = "axial"   // each axis of Sections has frequencies of its own, from 1 on, as in the towers of Qwen2.5-VL
+	RopeDefault RopeKind = "default"  // Su et al. 2021, arXiv:2104.09864
+	RopeLinear  RopeKind = "linear"   // all frequencies divided by Factor
+	RopeDynamic RopeKind = "dynamic"  // a base that grows with the sequence (NTK-aware)
+	RopeLlama3  RopeKind = "llama3"   // low frequencies divided by Factor, as in Llama 3.1
+	RopeYarn    RopeKind = "yarn"     // Peng et al. 2023, arXiv:2309.00071
+	RopeLong    RopeKind = "longrope" // a factor for each frequency, and others for longer sequences: Ding et al. 2024, arXiv:2402.13753
+	RopeAxial   RopeKind = "axial"    // each axis of Sections has frequencies of its own, from 1 on, as in the towers of Qwen2.5-VL
 )
 
-// Rope is a rotary position embedding: it rotates elements i and i+Dim/2 of a head by the angle
+// Rope is a rotary position embedding: it rotates elements i and i+Dim/2 of a head, or 2i and 2i+1 if it is Interleaved, by the angle
 // position·frequency[i]. Dim is even. A field that the Kind does not use is 0.
 type Rope struct {
 	Kind   RopeKind
 	Theta  float64 // base of the frequencies Theta^(-2i/Dim), or axial of pair i of the n pairs of an axis Theta^(-i/n)
-	Dim    int     // elements of a head
+	Dim    int     // elements of a head that turn: the first ones
 	Factor float64 // all kinds except default: how many times longer sequences become
 
 	MaxPositions      int     // dynamic: longest sequence for which the rope is not scaled
-	OriginalPositions int     // llama3, yarn: longest sequence before scaling
+	OriginalPositions int     // llama3, yarn, longrope: longest sequence before scaling
 	LowFreqFactor     float64 // llama3: a frequency of fewer rotations over OriginalPositions is divided by Factor
 	HighFreqFactor    float64 // llama3: a frequency of more rotations is kept
 	BetaFast          float64 // yarn: a frequency of more rotations over OriginalPositions is kept; 0 is 32
 	BetaSlow          float64 // yarn: a frequency of fewer rotations is divided by Factor; 0 is 1
-	AttentionFactor   float64 // yarn: factor of sines and cosines; 0 is 0.1·ln(Factor)+1
+	AttentionFactor   float64 // yarn, longrope: factor of sines and cosines; 0 is 0.1·ln(Factor)+1, of longrope √(1+ln(Factor)/ln(OriginalPositions))
 	MScale            float64 // yarn: MScale and MScaleAllDim weigh ln(Factor) in the AttentionFactor
 	MScaleAllDim      float64
 	NoTruncate        bool // yarn: the ends of the ramp over the dimensions are not rounded to whole dimensions
@@ -46,7 +48,15 @@ type Rope struct {
 	// follow each other, or with Spread axes 1 and 2 have every third pair, as in Qwen3-VL. Zeros: there is one axis.
 	Sections [3]int
 	Spread   bool
+
+	Interleaved bool // the elements of a pair follow each other
+
+	Factors *RopeFactors // longrope
 }
+
+// RopeFactors are what a [RopeLong] divides its frequencies by, Dim/2 numbers each. A sequence of more than OriginalPositions takes
+// Long for all of its positions.
+type RopeFactors struct{ Short, Long []float64 }
 
 const maxDim = 1 << 28 // largest Dim of a rope
 
@@ -59,7 +69,7 @@ func (r Rope) Check() (err error) {
 	defer fault.Named(&err, "layers: Rope")
 	needs, known := r.Kind.Needs()
 	if !known {
-		return bad("Kind", "%q, want default, linear, dynamic, llama3, yarn or axial", r.Kind)
+		return bad("Kind", "%q, want default, linear, dynamic, llama3, yarn, longrope or axial", r.Kind)
 	}
 	positive := func(x float64) bool { return x > 0 && x <= math.MaxFloat32 }
 	for _, f := range []struct {
@@ -72,7 +82,7 @@ func (r Rope) Check() (err error) {
 		{"OriginalPositions", float64(r.OriginalPositions), needs.Original},
 		{"LowFreqFactor", r.LowFreqFactor, r.Kind == RopeLlama3},
 		{"HighFreqFactor", r.HighFreqFactor, r.Kind == RopeLlama3},
-		{"BetaFast", r.BetaFast, false}, {"BetaSlow", r.BetaSlow, false}, {"AttentionFactor", r.AttentionFactor, false},
+		{"BetaFast", r.BetaFast, false}, {"BetaSlow", r.BetaSlow, false},
 		{"MScale", r.MScale, false}, {"MScaleAllDim", r.MScaleAllDim, false},
 	} {
 		switch {
@@ -84,7 +94,17 @@ func (r Rope) Check() (err error) {
 			return bad(f.name, "%v, want a positive number", f.value)
 		}
 	}
-	switch {
+	switch x := r.AttentionFactor; {
+	case x != 0 && r.Kind != RopeYarn && r.Kind != RopeLong:
+		return bad("AttentionFactor", "%v, which the rope %q does not use", x, r.Kind)
+	case x != 0 && !positive(x):
+		return bad("AttentionFactor", "%v, want a positive number", x)
+	case (r.Factors != nil) != (r.Kind == RopeLong):
+		return bad("Factors", "%v, want them for the rope %q alone", r.Factors, RopeLong)
+	case r.Factors != nil && (len(r.Factors.Short) != r.Dim/2 || len(r.Factors.Long) != r.Dim/2):
+		return bad("Factors", "%d and %d, want %d of each", len(r.Factors.Short), len(r.Factors.Long), r.Dim/2)
+	case r.Factors != nil && slices.ContainsFunc(slices.Concat(r.Factors.Short, r.Factors.Long), func(x float64) bool { return !positive(x) }):
+		return bad("Factors", "want positive numbers")
 	case !positive(r.Theta):
 		return bad("Theta", "%v, want a positive number", r.Theta)
 	case r.Dim < 2 || r.Dim%2 != 0 || r.Dim > maxDim:
@@ -150,14 +170,17 @@ func (k RopeKind) Needs() (n RopeNeeds, known bool) {
 	return n, known
 }
 
+// ByLength says that the frequencies of a kind depend on the length of the sequence.
+func (k RopeKind) ByLength() bool { return k == RopeDynamic || k == RopeLong }
+
 var ropeNeeds = map[RopeKind]RopeNeeds{
 	RopeDefault: {}, RopeLinear: {Factor: true}, RopeDynamic: {Factor: true},
-	RopeLlama3: {Factor: true, Original: true}, RopeYarn: {Factor: true, Original: true}, RopeAxial: {Sections: true},
+	RopeLlama3: {Factor: true, Original: true}, RopeYarn: {Factor: true, Original: true}, RopeLong: {Factor: true, Original: true}, RopeAxial: {Sections: true},
 }
 
 // Frequencies returns the Dim/2 inverse frequencies, in radians a position, and the factor by which sines and cosines
-// are multiplied. length is the number of tokens of the sequence; only the kind dynamic uses it, and a length below
-// MaxPositions counts as MaxPositions.
+// are multiplied. length is the number of tokens of the sequence; the kind longrope uses it, and the kind dynamic, for which a
+// length below MaxPositions counts as MaxPositions.
 //
 // Every step is rounded to float32 as in transformers (ROPE_INIT_FUNCTIONS), because a rounded exponent changes the
 // angles of long sequences. The results have the same bits as transformers' where torch rounds its powers correctly.
@@ -190,6 +213,15 @@ func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err
 		return r.yarn(powers), r.AttentionScale(), nil
 	case RopeLlama3:
 		r.llama3(powers)
+	case RopeLong:
+		factors := r.Factors.Short
+		if length > r.OriginalPositions {
+			factors = r.Factors.Long
+		}
+		for i, p := range powers {
+			powers[i] = 1 / float32(float32(factors[i])*p)
+		}
+		return powers, r.AttentionScale(), nil
 	default:
 		for i, p := range powers {
 			powers[i] = 1 / p
@@ -246,7 +278,7 @@ func (r Rope) yarn(powers []float32) []float32 {
 	return powers
 }
 
-// AttentionScale returns yarn's factor of sines and cosines: AttentionFactor, or what Factor, MScale and MScaleAllDim give.
+// AttentionScale returns the factor of sines and cosines of yarn and longrope: AttentionFactor, or what Factor and other fields give.
 func (r Rope) AttentionScale() float64 {
 	scale := func(weight float64) float64 {
 		if r.Factor <= 1 {
@@ -257,6 +289,10 @@ func (r Rope) AttentionScale() float64 {
 	switch {
 	case r.AttentionFactor != 0:
 		return r.AttentionFactor
+	case r.Kind == RopeLong && r.Factor <= 1:
+		return 1
+	case r.Kind == RopeLong:
+		return math.Sqrt(1 + math.Log(r.Factor)/math.Log(float64(r.OriginalPositions)))
 	case r.MScale != 0 && r.MScaleAllDim != 0:
 		return scale(r.MScale) / scale(r.MScaleAllDim)
 	}

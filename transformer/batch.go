@@ -216,7 +216,7 @@ func (m *Model) prepare(n, most int) error {
 	m.pass.Begin()
 	for _, r := range m.ropes {
 		tokens := most
-		if r.Rope().Kind == RopeDynamic {
+		if r.Rope().Kind.ByLength() {
 			tokens = n // its frequencies depend on it
 		}
 		if err := cmp.Or(r.Prepare(tokens), r.PrepareBatch(m.pass)); err != nil {

@@ -68,6 +68,8 @@ type Config struct {
 	// there is no rope.
 	LearnedPositions bool
 	Rope             Rope
+	// NoRope, unless nil, says for each layer whether it turns neither queries nor keys.
+	NoRope []bool
 	// LocalRope is the rope of layers with a window, if they have another one; its Kind is
 	// empty if they do not.
 	LocalRope Rope
@@ -325,7 +327,7 @@ func (c *Config) checkExperts() error {
 
 func (c *Config) checkPositions() error {
 	if c.LearnedPositions {
-		if c.Rope != (Rope{}) || c.LocalRope != (Rope{}) {
+		if c.Rope != (Rope{}) || c.LocalRope != (Rope{}) || c.NoRope != nil {
 			return bad("Rope", "a rope beside LearnedPositions")
 		}
 		return nil
@@ -340,9 +342,12 @@ func (c *Config) checkPositions() error {
 		if err := r.Check(); err != nil {
 			return fmt.Errorf("%s: %w", r.name, errors.Unwrap(err)) // without the name of package layers
 		}
-		if r.Dim != c.HeadDim {
-			return bad(r.name+".Dim", "%d, want the %d of HeadDim", r.Dim, c.HeadDim)
+		if r.Dim > c.HeadDim {
+			return bad(r.name+".Dim", "%d, want at most the %d of HeadDim", r.Dim, c.HeadDim)
 		}
+	}
+	if c.NoRope != nil && len(c.NoRope) != c.Layers {
+		return bad("NoRope", "%d layers, want %d or nil", len(c.NoRope), c.Layers)
 	}
 	return nil
 }

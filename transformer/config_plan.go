@@ -220,18 +220,23 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 
 func (c *Config) planMLP(s sizes) plan.Layer {
 	l := c.half(s)
-	in := int64(1)
-	if c.Gated {
+	in, joined := int64(1), int64(0) // joined is gate and up in one
+	switch {
+	case c.names().gateUp != "":
+		in, joined = 2, 2*s.hidden
+		l.Params = linearShapes(l.Params, 2*c.Hidden, c.Dim, c.MLPBias)
+	case c.Gated:
 		in = 2
 		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias)
-	} else {
+		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias)
+	default:
 		l.GELU = c.Hidden
+		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias || c.UpBias)
 	}
-	l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias || c.UpBias)
 	l.Params = linearShapes(l.Params, c.Dim, c.Hidden, c.MLPBias)
 	l.Kept = in*s.hidden + s.post
-	l.Forward = max(in*s.hidden, s.dim)
-	l.Backward = max(s.hidden+s.post, s.dim)
+	l.Forward = max(in*s.hidden, in*s.hidden+joined-s.dim, s.dim)
+	l.Backward = max(s.hidden+s.post, s.dim+joined)
 	l.Adapters = []plan.Adapter{
 		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim, Gradient: s.dim, Shares: int(in)},
 		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Gradient: s.hidden, Adds: !c.PostNorms},

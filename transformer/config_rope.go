@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"math"
 
 	"github.com/snug-ml/snug/layers"
 )
@@ -22,17 +23,55 @@ const (
 	RopeDynamic = layers.RopeDynamic
 	RopeLlama3  = layers.RopeLlama3
 	RopeYarn    = layers.RopeYarn
+	RopeLong    = layers.RopeLong
 )
 
 // rope has the rope of all layers: rope_parameters, or rope_theta and rope_scaling.
 func (c *Config) rope(f *fields) {
 	c.writeRope(f)
+	interleaved := c.Rope.Interleaved
 	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", cmp.Or(f.std.theta, 10_000))
-	f.only("partial_rotary_factor", "1", "1.0")
+	c.Rope.Interleaved = interleaved // which is the family's
+}
+
+// turned returns how many elements of a head turn: a share of them, which p or f says.
+func (c *Config) turned(f, p *fields) int {
+	const name = "partial_rotary_factor"
+	if f.std.turned == 0 {
+		f.only(name, "1", "1.0")
+		if p != nil {
+			p.only(name, "1", "1.0")
+		}
+		return c.HeadDim
+	}
+	share := get(f, name, f.std.turned)
+	if p != nil && p.has(name) {
+		own := get(p, name, share)
+		if f.has(name) && own != share {
+			f.fail(name, "%v, and %s%s is %v: want the same value", share, p.path, name, own)
+		}
+		share = own
+	}
+	if f.err == nil && !(share > 0 && share <= 1) {
+		f.fail(name, "%v, want a number above 0 and up to 1", share)
+	}
+	return int(float64(c.HeadDim) * share)
+}
+
+// turnedShare returns the share that turned takes for the elements of c's rope.
+func (c *Config) turnedShare() float64 {
+	share := float64(c.Rope.Dim) / float64(c.HeadDim)
+	if int(float64(c.HeadDim)*share) < c.Rope.Dim { // by rounding
+		share = math.Nextafter(share, 2)
+	}
+	return share
 }
 
 func (c *Config) writeRope(f *fields) {
 	f.put("rope_theta", c.Rope.Theta)
+	if f.std.turned != 0 {
+		f.put("partial_rotary_factor", c.turnedShare())
+	}
 	if c.Rope.Kind != RopeDefault || c.Rope.Sections != [3]int{} {
 		f.put("rope_scaling", ropeMembers(c.Rope))
 	}
@@ -71,9 +110,19 @@ func sameRope(a, b *fields) bool {
 	return maps.Equal(of[0], of[1])
 }
 
+// attentionFactor reads the factor of sines and cosines, 0 for none.
+func attentionFactor(p *fields) (x float64) {
+	if p.has("attention_factor") {
+		if x = get(p, "attention_factor", 0.0); x == 0 {
+			p.fail("attention_factor", "0, want a positive number or null")
+		}
+	}
+	return x
+}
+
 // ropeOf reads the parameters p of a rope, which may be nil. If p has no base, the field theta of f has it.
 func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
-	r := Rope{Kind: RopeDefault, Dim: c.HeadDim}
+	r := Rope{Kind: RopeDefault, Dim: c.turned(f, p)}
 	if p == nil {
 		r.Theta = get(f, theta, standard)
 		return r
@@ -90,6 +139,9 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	f.taken[theta] = true
 	p.alias("rope_type", "type")
 	r.Kind = RopeKind(get(p, "rope_type", string(RopeDefault)))
+	if kind, is := f.std.ropes[r.Kind]; is {
+		r.Kind = kind
+	}
 	if f.std.sections && p.has("mrope_section") {
 		r.Sections = get(p, "mrope_section", r.Sections)
 		r.Spread = get(p, "mrope_interleaved", false) || f.std.spread
@@ -99,10 +151,9 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	}
 	needs, known := r.Kind.Needs()
 	if !known || needs.Sections { // which no text has
-		p.fail("rope_type", "%.40q, want default, linear, dynamic, llama3 or yarn", r.Kind)
+		p.fail("rope_type", "%.40q, want default, linear, dynamic, llama3, yarn or longrope", r.Kind)
 	}
-	p.only("partial_rotary_factor", "1", "1.0")
-	if needs.Factor {
+	if needs.Factor && r.Kind != RopeLong {
 		r.Factor = get(p, "factor", 0.0)
 	}
 	switch r.Kind {
@@ -113,15 +164,10 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	case RopeYarn:
 		r.BetaFast, r.BetaSlow = optional(p, "beta_fast", 0.0), optional(p, "beta_slow", 0.0)
 		r.MScale, r.MScaleAllDim = optional(p, "mscale", 0.0), optional(p, "mscale_all_dim", 0.0)
-		if p.has("attention_factor") {
-			r.AttentionFactor = get(p, "attention_factor", 0.0)
-			if r.AttentionFactor == 0 {
-				p.fail("attention_factor", "0, want a positive number or null")
-			}
-		}
+		r.AttentionFactor = attentionFactor(p)
 		r.NoTruncate = !get(p, "truncate", true)
 	}
-	if f.has("original_max_position_embeddings") && (r.Kind == RopeLlama3 || r.Kind == RopeYarn) {
+	if f.has("original_max_position_embeddings") && needs.Original {
 		// transformers takes it in place of the rope's own.
 		outer := get(f, "original_max_position_embeddings", 0)
 		if own := optional(p, "original_max_position_embeddings", outer); own != outer {
@@ -132,9 +178,17 @@ func (c *Config) ropeOf(f, p *fields, theta string, standard float64) Rope {
 	if needs.Original {
 		r.OriginalPositions = optional(p, "original_max_position_embeddings", c.Context)
 	}
+	if r.Kind == RopeLong {
+		r.AttentionFactor = attentionFactor(p)
+		r.Factors = &layers.RopeFactors{Short: get[[]float64](p, "short_factor", nil), Long: get[[]float64](p, "long_factor", nil)}
+		r.Factor = optional(p, "factor", 0.0)
+		if r.Factor == 0 && r.OriginalPositions > 0 {
+			r.Factor = max(1, float64(c.Context)/float64(r.OriginalPositions))
+		}
+	}
 	// The parameters may have members that only other kinds use.
 	if err := p.rest("factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-		"truncate", "low_freq_factor", "high_freq_factor"); err != nil && f.err == nil {
+		"truncate", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor"); err != nil && f.err == nil {
 		f.err = err
 	}
 	if f.err == nil {

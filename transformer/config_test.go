@@ -56,6 +56,7 @@ type goldenConfig struct {
 			RouterLoss               float64 `json:"router_loss"`
 		}
 		Windows          []int
+		NoRope           []bool  `json:"no_rope"`
 		ScoreScale       float64 `json:"score_scale"`
 		ScoreCap         float64 `json:"score_cap"`
 		LogitCap         float64 `json:"logit_cap"`
@@ -115,6 +116,9 @@ func TestConfigsOfTransformers(t *testing.T) {
 		want.Sinks, want.Experts = w.Sinks, Experts{Count: e.Count, Chosen: e.Chosen, Hidden: e.Hidden, Dense: e.Dense, Normalize: e.Normalize,
 			Bias: e.Bias, Clamped: e.Clamped, Limit: e.Limit, Alpha: e.Alpha, RouterLoss: e.RouterLoss}
 		want.Stored, want.Floats = c.Stored, c.Floats
+		if slices.Contains(w.NoRope, true) {
+			want.NoRope = w.NoRope
+		}
 		require.Equal(t, g.Name == "gpt-oss-20b", c.Stored == qlora.MXFP4, g.Name)
 		if len(want.EOS) == 0 {
 			want.EOS = nil
@@ -224,7 +228,7 @@ func TestConfigErrors(t *testing.T) {
 		{llama, fields{"architectures": `["LlamaForSequenceClassification"]`}, `architectures: "LlamaForSequenceClassification", want one of`},
 		{llama, fields{"partial_rotary_factor": "0.5"}, "partial_rotary_factor: 0.5 is not supported"},
 		{llama, fields{"rope_theta": "0"}, "Theta: 0"},
-		{llama, fields{"rope_scaling": `{"type":"su","factor":2}`}, `rope_scaling.rope_type: "su", want default, linear, dynamic, llama3 or yarn`},
+		{llama, fields{"rope_scaling": `{"type":"su","factor":2}`}, `rope_scaling.rope_type: "su", want default, linear, dynamic, llama3, yarn or longrope`},
 		{llama, fields{"rope_scaling": `{"type":"linear","rope_type":"yarn"}`}, "rope_scaling.type: "},
 		{llama, fields{"rope_scaling": `{"type":"linear"}`}, "rope_scaling: Factor: 0"},
 		{llama, fields{"rope_scaling": `{"type":"linear","factor":0.5}`}, "Factor: 0.5, want 1 or more"},

@@ -155,6 +155,9 @@ func ropeMembers(r Rope) map[string]any {
 	if r.OriginalPositions != 0 {
 		m["original_max_position_embeddings"] = r.OriginalPositions
 	}
+	if r.Factors != nil {
+		m["short_factor"], m["long_factor"] = r.Factors.Short, r.Factors.Long
+	}
 	if r.NoTruncate {
 		m["truncate"] = false
 	}

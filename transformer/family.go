@@ -41,15 +41,17 @@ type defaults struct {
 	context                           int
 	bos, eos, pad                     int
 	tied                              bool
-	eps                               float64 // of norms, 0: 1e-6
-	theta                             float64 // of the rope, 0: 10000
+	eps                               float64               // of norms, 0: 1e-6
+	theta                             float64               // of the rope, 0: 10000
+	turned                            float64               // share of the elements of a head that turn, 0: all, and no other
+	ropes                             map[RopeKind]RopeKind // other names of kinds
 	experts                           Experts
 	sections                          bool // models of images are made of its layers, whose rope has Sections
 	spread                            bool // these are spread, whatever mrope_interleaved is
 }
 
 // names are the names of parameters: of modules, without ".weight" and ".bias". Those of a layer lack its prefix. The name
-// of a module that no model of the family has is empty; without a q one matrix makes q, k and v.
+// of a module that no model of the family has is empty; without a q one matrix makes q, k and v, and with a gateUp one makes gate and up, side by side.
 type names struct {
 	layouts []layout // that folders may have, the usual one first
 	buffers *regexp.Regexp
@@ -58,7 +60,7 @@ type names struct {
 	block                      string // before the number of a layer
 
 	attentionNorm, q, k, v, qkv, qNorm, kNorm, sinks, out, attentionPost string
-	mlpNorm, gate, up, down, mlpPost                                     string
+	mlpNorm, gate, up, gateUp, down, mlpPost                             string
 	experts                                                              expertNames
 
 	conv bool // the matrices of the layers are [in, out]
@@ -143,8 +145,17 @@ func (c *Config) bidirectional(f *fields) {
 	f.only("use_bidirectional_attention", "false")
 }
 
-// plainLayers sets what most families have: RMSNorm, a rope, a gate, and neither experts nor sinks.
+// plainLayers sets what most families have: RMSNorm, a rope of all elements of a head in all layers, a gate, and neither experts nor sinks.
 func plainLayers(c *Config) {
+	ropedLayers(c)
+	c.NoRope, c.Rope.Interleaved = nil, false
+	if c.Rope != (Rope{}) {
+		c.Rope.Dim = c.HeadDim
+	}
+}
+
+// ropedLayers is plainLayers for families with a choice of what turns.
+func ropedLayers(c *Config) {
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks = false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
 }

@@ -66,5 +66,4 @@ func (c *Config) ropes(f *fields) {
 	if c.Rope.NoTruncate || c.LocalRope.NoTruncate {
 		f.fail("truncate", "false, which transformers does not apply to one of two ropes: want true")
 	}
-	f.only("partial_rotary_factor", "1", "1.0")
 }

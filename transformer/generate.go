@@ -321,6 +321,7 @@ func (g *Generator) usable(ctx context.Context) error {
 
 // compute adds the keys and values of the first n tokens to the cache, unless they are there.
 func (g *Generator) compute(ctx context.Context, n int) error {
+	g.dropShort()
 	for g.done < n {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -332,6 +333,15 @@ func (g *Generator) compute(ctx context.Context, n int) error {
 		g.done, g.next = g.done+rows, g.next+rows
 	}
 	return nil
+}
+
+// dropShort forgets the keys in the cache when the text becomes longer than the first factors of a longrope are for, as transformers does.
+func (g *Generator) dropShort() {
+	for _, a := range g.m.ropes {
+		if r := a.Rope(); r.Kind == RopeLong && g.done > 0 && g.next <= r.OriginalPositions && g.next+len(g.tokens)-g.done > r.OriginalPositions {
+			g.next, g.done = g.next-g.done, 0
+		}
+	}
 }
 
 // pass computes the next rows tokens, and the logits of the last of them.

@@ -32,7 +32,7 @@ const maxTexts = 1 << 12
 // calls with one number of rows, which is not less than the texts, give a text the same bits beside any others, while the processor
 // computes rows that nobody reads, except where the product of a row has the same bits beside any others, see [qlora.Linear.ForwardUsed].
 // 0 is as many as texts. Models with experts, whose products have as many rows as
-// chose the expert, and those with a dynamic rope compute one text after the other, each alone.
+// chose the expert, and those whose rope depends on the length compute one text after the other, each alone.
 //
 // Besides the caches it takes 4·rows·Config.Vocab bytes, as workspace of the model. Generators of prompts that are computed with their
 // last token, see [Generator.PromptBatch], are left as they are.
@@ -67,7 +67,7 @@ func (m *Model) ComputeNext(ctx context.Context, list []*Generator, rows int) (e
 
 // dynamic reports whether angles depend on the length of a text.
 func (m *Model) dynamic() bool {
-	return slices.ContainsFunc(m.ropes, func(a *layers.Angles) bool { return a.Rope().Kind == RopeDynamic })
+	return slices.ContainsFunc(m.ropes, func(a *layers.Angles) bool { return a.Rope().Kind.ByLength() })
 }
 
 // checkTexts returns an error unless ComputeNext can compute the generators.

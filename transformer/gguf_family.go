@@ -59,7 +59,7 @@ func (f ggufForm) with(change func(f *ggufForm)) ggufForm {
 func (c *Config) gguf() (*ggufForm, error) {
 	f := &c.family().gguf
 	if f.arch == "" {
-		return nil, bad("Family", "llama.cpp has no architecture for %s", c.Family)
+		return nil, bad("Family", "snug writes no GGUF file of a model of the family %q", c.Family)
 	}
 	why := func(field, format string, args ...any) error {
 		return bad(field, "llama.cpp computes "+f.arch+" "+format, args...)
@@ -131,6 +131,8 @@ func (c *Config) ggufRope(f *ggufForm, why func(field, format string, args ...an
 		return why("Rope.Sections", "with positions along one axis, and the model's have three")
 	case r.Kind == RopeDynamic:
 		return why("Rope.Kind", "without dynamic ropes, whose frequencies change with the length of the text")
+	case r.Kind == RopeLong:
+		return why("Rope.Kind", "without factors of each frequency")
 	case r.Kind == RopeLlama3 && !f.ropeFactors:
 		return why("Rope.Kind", "without the rope of Llama 3")
 	case c.LocalRope != (Rope{}) && (!f.localRope || c.LocalRope.Kind != RopeDefault):

@@ -199,7 +199,7 @@ func TestGGUFRefusesWhatLlamaCppComputesOtherwise(t *testing.T) {
 		change func(c *Config)
 		text   string
 	}{
-		"family":         {"llama", func(c *Config) { c.Family = Custom }, "no architecture"},
+		"family":         {"llama", func(c *Config) { c.Family = Custom }, "writes no GGUF"},
 		"activation":     {"llama", func(c *Config) { c.Activation = GELU }, "with silu"},
 		"bias of output": {"qwen3", func(c *Config) { c.OutBias = true }, "OutBias"},
 		"biases of MLP":  {"seed_oss", func(c *Config) { c.MLPBias = true }, "MLPBias"},

@@ -262,7 +262,11 @@ func (m *Model) make() error {
 	m.lossOf, m.probsOf, m.distillOf = m.lossAndGradient, m.probsAndGradient, m.distillAndGradient
 	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {
 		if r.Kind != "" {
-			m.ropes = append(m.ropes, layers.NewAngles(r, m.dev))
+			a := layers.NewAngles(r, m.dev)
+			if r.Dim < m.config.HeadDim {
+				a.Scaled()
+			}
+			m.ropes = append(m.ropes, a)
 		}
 	}
 	if m.config.NormPlusOne {

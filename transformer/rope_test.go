@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/layers"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -59,7 +60,7 @@ func TestRopesOfTransformers(t *testing.T) {
 		kinds[c.Rope.Kind]++
 	}
 	t.Logf("%d of %d frequencies of %d ropes differ from transformers, by 1 unit in the last place", differ, all, len(file.Cases))
-	require.Len(t, kinds, 5)
+	require.Len(t, kinds, 6)
 }
 
 func TestRopeErrors(t *testing.T) {
@@ -69,6 +70,8 @@ func TestRopeErrors(t *testing.T) {
 		RopeDynamic: {Kind: RopeDynamic, Theta: 1e4, Dim: 8, Factor: 2, MaxPositions: 9},
 		RopeLlama3:  {Kind: RopeLlama3, Theta: 1e4, Dim: 8, Factor: 2, OriginalPositions: 9, LowFreqFactor: 1, HighFreqFactor: 4},
 		RopeYarn:    {Kind: RopeYarn, Theta: 1e4, Dim: 8, Factor: 2, OriginalPositions: 9},
+		RopeLong: {Kind: RopeLong, Theta: 1e4, Dim: 8, Factor: 2, OriginalPositions: 9,
+			Factors: &layers.RopeFactors{Short: []float64{1, 1, 1, 1}, Long: []float64{1, 2, 3, 4}}},
 	}
 	for kind, r := range good {
 		_, _, err := r.Frequencies(0)
@@ -82,7 +85,7 @@ func TestRopeErrors(t *testing.T) {
 		do   func(r *Rope)
 	}{
 		{RopeDefault, "Kind", func(r *Rope) { *r = Rope{} }},
-		{RopeDefault, "Kind", func(r *Rope) { r.Kind = "longrope" }},
+		{RopeDefault, "Kind", func(r *Rope) { r.Kind = "longer" }},
 		{RopeDefault, "Theta", func(r *Rope) { r.Theta = math.NaN() }},
 		{RopeDefault, "Theta", func(r *Rope) { r.Theta = math.Inf(1) }},
 		{RopeDefault, "Dim", func(r *Rope) { r.Dim = 7 }},
@@ -102,6 +105,13 @@ func TestRopeErrors(t *testing.T) {
 		{RopeDefault, "Sections", func(r *Rope) { r.Sections = [3]int{5, 0, -1} }},
 		{RopeDefault, "Sections", func(r *Rope) { r.Spread = true }},
 		{RopeDefault, "Sections", func(r *Rope) { r.Sections, r.Spread = [3]int{1, 1, 2}, true }},
+		{RopeLong, "Factors", func(r *Rope) { r.Factors = nil }},
+		{RopeLong, "Factors: 3 and 4, want 4 of each", func(r *Rope) { r.Factors = &layers.RopeFactors{Short: r.Factors.Short[:3], Long: r.Factors.Long} }},
+		{RopeLong, "Factors: want positive", func(r *Rope) {
+			r.Factors = &layers.RopeFactors{Short: r.Factors.Short, Long: []float64{1, 1, 0, 1}}
+		}},
+		{RopeYarn, "Factors", func(r *Rope) { r.Factors = &layers.RopeFactors{} }},
+		{RopeLinear, "AttentionFactor", func(r *Rope) { r.AttentionFactor = 2 }},
 		{RopeYarn, "another kind", func(r *Rope) { r.LowFreqFactor = 1 }},
 	} {
 		r := good[test.kind]

@@ -202,6 +202,7 @@ func (m *Model) attentionLayer(layer int) *layers.Attention {
 		Scale: c.ScoreScale, Softcap: c.ScoreCap, Window: c.Windows[layer], Plain: m.options.PlainAttention,
 	}
 	switch {
+	case c.NoRope != nil && c.NoRope[layer]:
 	case len(m.ropes) == 2 && a.Window > 0:
 		a.Rope = m.ropes[1]
 	case len(m.ropes) > 0:
@@ -233,10 +234,13 @@ func (m *Model) mlpLayer(layer int) *layers.MLP {
 	if c.PostNorms {
 		b.Post = m.norm(block + n.mlpPost)
 	}
-	up := m.linear(block+n.up, c.Dim, c.Hidden)
-	if c.Gated {
-		b.In = []linear{m.linear(block+n.gate, c.Dim, c.Hidden), up}
-	} else {
+	switch {
+	case n.gateUp != "":
+		b.Joined, b.In = true, []linear{m.linear(block+n.gateUp, c.Dim, 2*c.Hidden)}
+	case c.Gated:
+		b.In = []linear{m.linear(block+n.gate, c.Dim, c.Hidden), m.linear(block+n.up, c.Dim, c.Hidden)}
+	default:
+		up := m.linear(block+n.up, c.Dim, c.Hidden)
 		b.Bias, up.Bias = up.Bias, nil
 		b.In = []linear{up}
 	}

@@ -154,10 +154,14 @@ func (l *lister) attention() {
 
 // mlp lists the matrices of an MLP.
 func (l *lister) mlp() {
-	if l.Gated {
-		l.linear(l.names.gate, l.Hidden, l.Dim, l.MLPBias)
+	if l.names.gateUp != "" {
+		l.linear(l.names.gateUp, 2*l.Hidden, l.Dim, l.MLPBias)
+	} else {
+		if l.Gated {
+			l.linear(l.names.gate, l.Hidden, l.Dim, l.MLPBias)
+		}
+		l.linear(l.names.up, l.Hidden, l.Dim, l.MLPBias || l.UpBias)
 	}
-	l.linear(l.names.up, l.Hidden, l.Dim, l.MLPBias || l.UpBias)
 	l.linear(l.names.down, l.Dim, l.Hidden, l.MLPBias)
 }
 

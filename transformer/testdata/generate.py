@@ -22,7 +22,8 @@ def greedy(folder):
     golden = json.loads((folder / "golden.json").read_text())
     prompt = golden["tokens"][:9]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    out = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=21, use_cache=True, eos_token_id=-1, pad_token_id=0)
+    tokens = torch.tensor([prompt])
+    out = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=21, use_cache=True, eos_token_id=-1, pad_token_id=0)
     return {"prompt": prompt, "tokens": out[0, len(prompt):].tolist()}
 
 

@@ -43,12 +43,12 @@ def bits(tensor):
     return "".join(f"{code & 0xFFFFFFFF:08x}" for code in tensor.to(torch.float32).contiguous().view(torch.int32).tolist())
 
 
-def frequencies(config, layer_type=None, length=None):
+def frequencies(config, layer_type=None, length=None, rotary=LlamaRotaryEmbedding):
     parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
     if parameters["rope_type"] == "default":
         if layer_type is not None:
             config = LlamaConfig(head_dim=config.head_dim, rope_parameters=dict(parameters))
-        inverse, attention = LlamaRotaryEmbedding.compute_default_rope_parameters(config, device="cpu")
+        inverse, attention = rotary.compute_default_rope_parameters(config, device="cpu")
     else:
         kwargs = {"layer_type": layer_type} if layer_type is not None else {}
         inverse, attention = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, device="cpu", seq_len=length, **kwargs)
@@ -120,19 +120,20 @@ def describe(raw):
         "kv_heads": config.num_attention_heads if gpt2 else config.num_key_value_heads, "head_dim": attention.head_dim,
         "context": config.max_position_embeddings, "layer_norm": type(norm).__name__ == "LayerNorm",
         "norm_eps": getattr(norm, "eps", None) or norm.variance_epsilon, "norm_plus_one": "Gemma" in type(norm).__name__,
-        "post_norms": hasattr(first, "post_feedforward_layernorm"), "qk_norm": hasattr(attention, "q_norm"),
-        "qkv_bias": gpt2 or attention.q_proj.bias is not None, "out_bias": gpt2 or attention.o_proj.bias is not None,
-        "mlp_bias": gpt2 or not found and mlp.up_proj.bias is not None, "sinks": hasattr(attention, "sinks"), "experts": found,
-        "activation": "silu" if found else ACTIVATIONS[type(mlp.act if gpt2 else mlp.act_fn).__name__],
-        "gated": bool(found) or hasattr(mlp, "gate_proj"),
+        "post_norms": hasattr(first, "post_feedforward_layernorm") or hasattr(first, "post_mlp_layernorm"), "qk_norm": hasattr(attention, "q_norm"),
+        "qkv_bias": gpt2 or getattr(attention, "q_proj", attention.o_proj).bias is not None, "out_bias": gpt2 or attention.o_proj.bias is not None,
+        "mlp_bias": gpt2 or not found and mlp.down_proj.bias is not None, "sinks": hasattr(attention, "sinks"), "experts": found,
+        "activation": "silu" if found else ACTIVATIONS[type(mlp.act if gpt2 else getattr(mlp, "act_fn", None) or mlp.activation_fn).__name__],
+        "gated": bool(found) or hasattr(mlp, "gate_proj") or hasattr(mlp, "gate_up_proj"),
         "learned_positions": hasattr(body, "wpe"),
-        "windows": [(config.sliding_window if config.model_type in ("mistral", "mixtral") else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
+        "windows": [(config.sliding_window if config.model_type in ("mistral", "mixtral", "phi3") else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
                     for l in layers],
         "score_scale": attention.scaling, "score_cap": getattr(attention, "attn_logit_softcapping", None) or 0,
         "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
         "embedding_scale": 1.0 if gpt2 else getattr(body.embed_tokens, "scalar_embed_scale", 1.0), "tied": tied,
-        "attention_dropout": config.attn_pdrop if gpt2 else config.attention_dropout,
-        "residual_dropout": config.resid_pdrop if gpt2 else getattr(config, "residual_dropout", 0.0), "embedding_dropout": config.embd_pdrop if gpt2 else 0.0,
+        "attention_dropout": config.attn_pdrop if gpt2 else getattr(config, "attention_dropout", 0.0),
+        "residual_dropout": config.resid_pdrop if gpt2 or config.model_type == "phi3" else getattr(config, "residual_dropout", 0.0), "embedding_dropout": config.embd_pdrop if gpt2 else 0.0,
+        "no_rope": [not x for x in getattr(config, "no_rope_layers", [])[:len(layers)]],
         "init_std": config.initializer_range, "dtype": str(whole.dtype).removeprefix("torch."),
         "bos": config.bos_token_id, "eos": eos if isinstance(eos, list) else [] if eos is None else [eos], "pad": config.pad_token_id,
         "tensors": digest(parameters),
@@ -141,7 +142,7 @@ def describe(raw):
         want["rope"] = frequencies(config, "full_attention")
         want["local_rope"] = frequencies(config, "sliding_attention")
     elif not gpt2:
-        want["rope"] = frequencies(config)
+        want["rope"] = frequencies(config, rotary=type(body.rotary_emb))
     return want
 
 
@@ -182,6 +183,8 @@ def ropes():
         {"rope_type": "yarn", "factor": 40.0, "original_max_position_embeddings": 4096, "mscale": 1.0, "mscale_all_dim": 0.7},
         {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4, "attention_factor": 0.5},
         {"rope_type": "yarn", "factor": 1.0, "original_max_position_embeddings": 100},
+        {"rope_type": "longrope", "factor": 32.0, "original_max_position_embeddings": 4096},
+        {"rope_type": "longrope", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.25},
     ]
     cases = []
     for parameters in base:
@@ -189,7 +192,9 @@ def ropes():
             for dim in (4, 64, 80, 128, 256):
                 if dim == 256 and theta != 1e6 or dim == 128 and theta != 500000.0 or dim == 80 and theta > 1e5:
                     continue
-                lengths = [0, 100, 4097, 131072] if parameters["rope_type"] == "dynamic" and dim != 256 else [0]
+                lengths = [0, 100, 4097, 131072] if parameters["rope_type"] in ("dynamic", "longrope") and dim != 256 else [0]
+                if parameters["rope_type"] == "longrope":
+                    parameters = {**parameters, "short_factor": [1 + i / 30 for i in range(dim // 2)], "long_factor": [1.5 + i / 3 for i in range(dim // 2)]}
                 for length in lengths:
                     config = LlamaConfig(head_dim=dim, max_position_embeddings=4096, rope_parameters={"rope_theta": theta, **parameters})
                     found = frequencies(config, length=length or None)

@@ -1,0 +1,39 @@
+package transformer
+
+import (
+	"cmp"
+	"encoding/json"
+)
+
+func init() {
+	register(family{
+		name: "phi3", class: "Phi3",
+		names: llamaNames.with(func(n *names) {
+			n.q, n.k, n.v, n.qkv = "", "", "", "self_attn.qkv_proj"
+			n.gate, n.up, n.gateUp = "", "", "mlp.gate_up_proj"
+		}),
+		std: defaults{vocab: 32064, dim: 3072, hidden: 8192, layers: 32, heads: 32, context: 4096, bos: 1, eos: 32000, pad: 32000, eps: 1e-5, turned: 1,
+			ropes: map[RopeKind]RopeKind{"su": RopeLong, RopeYarn: RopeLong}},
+		layers: func(c *Config) {
+			turned := c.Rope.Dim
+			plainLayers(c)
+			c.Rope.Dim = turned
+		},
+		fields: func(f *fields, c *Config) {
+			c.counts(f, &c.Heads)
+			c.activation(f, "hidden_act", "silu")
+			field(f, "resid_pdrop", &c.ResidualDropout, 0)
+			for _, name := range []string{"embd_pdrop", "full_attn_mod", "interpolate_factor"} { // which transformers does not apply
+				f.ignore(name)
+			}
+			c.everyWindow(f, 0)
+			const original = "original_max_position_embeddings"
+			f.put(original, cmp.Or(c.Rope.OriginalPositions, 4096))
+			if f.out == nil && !f.has(original) {
+				f.raw[original] = json.RawMessage("4096")
+			}
+			c.rope(f)
+			f.taken[original] = true // of a rope that is not scaled
+		},
+	})
+}
