@@ -86,7 +86,7 @@ type Options struct {
 	table snug.View // of Mask, where calls read it
 
 	allHeads int  // Batch·Heads of the ranks among which heads are divided, for the splits of one process; 0: of c
-	oneQuery bool // queries are the heads of one, see rowsOfHeads
+	oneQuery bool // queries are the heads of one, see rowsOf
 }
 
 // Validate checks c. The error wraps [snug.ErrShape] for negative dimensions, a Dim or DimV

@@ -93,6 +93,11 @@ func (c *Options) seenKeys(tile int) int {
 	return most
 }
 
+// rowsOfHeads returns Options that compute the same for one query of each sequence, with the query heads that read a
+// key head as the queries of one head: then a tile has them all, and their keys are read once. Other Options, and
+// features that tell heads apart but sinks, it returns as they are. c is resolved, for a forward pass on a device.
+func (c *Options) rowsOfHeads() Options { return c.rowsOf(c.Heads / max(1, c.KVHeads)) }
+
 // rowBytes returns the bytes that a split leaves of a row: sums, the greatest score and the sum of weights.
 func rowBytes(dim int) int { return 4 * (dim + 2) }
 

@@ -2,16 +2,11 @@ package attention
 
 // This file has the query heads of one query as queries: those that read a key head meet its keys together, which are then read once.
 
-// rowsOfHeads returns Options that compute the same for one query of each sequence, with the query heads that read a
-// key head as the queries of one head: then a tile has them all, and their keys are read once. Other Options, and
-// features that tell heads apart but sinks, it returns as they are. c is resolved, for a forward pass on a device.
-func (c *Options) rowsOfHeads() Options { return c.rowsOf(c.Heads / max(1, c.KVHeads)) }
-
 // mostTogether is the most query heads whose products the processor computes together: more would leave other cores idle.
 const mostTogether = 4
 
-// together is rowsOfHeads for the processor, of a part of the heads that read a key head. It returns Options as they are where what
-// a query sees depends on its number.
+// together returns Options that compute the same for one query of each sequence on the processor, with some of the query heads that
+// read a key head as queries of one head. It returns Options as they are where what a query sees depends on its number.
 func (c *Options) together() Options {
 	hides := c.Causal && (c.KLens != nil || c.cached()) || c.Window != (Window{})
 	if hides || c.Sinks.X.Len() > 0 || c.Score != nil || c.KVHeads == 0 || c.Heads == 0 {
