@@ -58,10 +58,10 @@ func (c *Config) turned(f, p *fields) int {
 	return int(float64(c.HeadDim) * share)
 }
 
-// turnedShare returns the share that turned takes for the elements of c's rope.
-func (c *Config) turnedShare() float64 {
-	share := float64(c.Rope.Dim) / float64(c.HeadDim)
-	if int(float64(c.HeadDim)*share) < c.Rope.Dim { // by rounding
+// turnedShare returns the share that turned takes for some elements of a head.
+func turnedShare(dim, head int) float64 {
+	share := float64(dim) / float64(head)
+	if int(float64(head)*share) < dim { // by rounding
 		share = math.Nextafter(share, 2)
 	}
 	return share
@@ -70,7 +70,7 @@ func (c *Config) turnedShare() float64 {
 func (c *Config) writeRope(f *fields) {
 	f.put("rope_theta", c.Rope.Theta)
 	if f.std.turned != 0 {
-		f.put("partial_rotary_factor", c.turnedShare())
+		f.put("partial_rotary_factor", turnedShare(c.Rope.Dim, c.HeadDim))
 	}
 	if c.Rope.Kind != RopeDefault || c.Rope.Sections != [3]int{} {
 		f.put("rope_scaling", ropeMembers(c.Rope))

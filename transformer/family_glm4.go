@@ -7,7 +7,8 @@ func init() {
 			n.gate, n.up, n.gateUp = "", "", "mlp.gate_up_proj"
 			n.attentionPost, n.mlpPost = "post_self_attn_layernorm", "post_mlp_layernorm"
 		}),
-		std: defaults{vocab: 151552, dim: 4096, hidden: 13696, layers: 40, heads: 32, kvHeads: 2, headDim: 128, context: 131072, bos: -1, eos: -1, pad: 151329, eps: 1.5625e-07, turned: 0.5},
+		gguf: ggufForm{arch: "glm4", turned: true},
+		std:  defaults{vocab: 151552, dim: 4096, hidden: 13696, layers: 40, heads: 32, kvHeads: 2, headDim: 128, context: 131072, bos: -1, eos: -1, pad: 151329, eps: 1.5625e-07, turned: 0.5},
 		layers: func(c *Config) {
 			turned := c.Rope.Dim
 			plainLayers(c)

@@ -3,7 +3,11 @@ package transformer
 import (
 	"cmp"
 	"encoding/json"
+	"strconv"
 )
+
+// phi3Context is original_max_position_embeddings where a file does not have it.
+const phi3Context = 4096
 
 func init() {
 	register(family{
@@ -12,6 +16,11 @@ func init() {
 			n.q, n.k, n.v, n.qkv = "", "", "", "self_attn.qkv_proj"
 			n.gate, n.up, n.gateUp = "", "", "mlp.gate_up_proj"
 		}),
+		gguf: ggufForm{arch: "phi3", turned: true, longFactors: true, square: true, keys: func(c *Config, m *ggufMetadata) {
+			window, _ := c.window()
+			m.count("attention.sliding_window", window) // 0 says that there is none
+			m.count("rope.scaling.original_context_length", cmp.Or(c.Rope.OriginalPositions, phi3Context))
+		}},
 		std: defaults{vocab: 32064, dim: 3072, hidden: 8192, layers: 32, heads: 32, context: 4096, bos: 1, eos: 32000, pad: 32000, eps: 1e-5, turned: 1,
 			ropes: map[RopeKind]RopeKind{"su": RopeLong, RopeYarn: RopeLong}},
 		layers: func(c *Config) {
@@ -28,9 +37,9 @@ func init() {
 			}
 			c.everyWindow(f, 0)
 			const original = "original_max_position_embeddings"
-			f.put(original, cmp.Or(c.Rope.OriginalPositions, 4096))
+			f.put(original, cmp.Or(c.Rope.OriginalPositions, phi3Context))
 			if f.out == nil && !f.has(original) {
-				f.raw[original] = json.RawMessage("4096")
+				f.raw[original] = json.RawMessage(strconv.Itoa(phi3Context))
 			}
 			c.rope(f)
 			f.taken[original] = true // of a rope that is not scaled

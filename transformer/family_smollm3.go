@@ -5,7 +5,8 @@ import "slices"
 func init() {
 	register(family{
 		name: "smollm3", class: "SmolLM3", names: llamaNames,
-		std: defaults{vocab: 128256, dim: 2048, hidden: 11008, layers: 36, heads: 16, kvHeads: 4, context: 32768, bos: 128000, eos: 128001, pad: 128004, tied: true, theta: 2e6},
+		gguf: llamaForm.with(func(f *ggufForm) { f.arch, f.outBias, f.mlpBias, f.noRope, f.many = "smollm3", false, false, 4, nil }),
+		std:  defaults{vocab: 128256, dim: 2048, hidden: 11008, layers: 36, heads: 16, kvHeads: 4, context: 32768, bos: 128000, eos: 128001, pad: 128004, tied: true, theta: 2e6},
 		layers: func(c *Config) {
 			without := c.NoRope
 			plainLayers(c)

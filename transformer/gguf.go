@@ -124,6 +124,9 @@ func (c *Config) ggufMetadata(form *ggufForm, t ggufType) []gguf.Pair {
 	if c.LogitCap != 0 {
 		m.number("final_logit_softcapping", c.LogitCap)
 	}
+	if form.turned {
+		m.count("rope.dimension_count", c.Rope.Dim)
+	}
 	if form.keys != nil {
 		form.keys(c, m)
 	}
@@ -141,6 +144,8 @@ func (m *ggufMetadata) rope(c *Config) {
 	case RopeLinear:
 		m.add("rope.scaling.type", "linear")
 		m.number("rope.scaling.factor", r.Factor)
+	case RopeLong:
+		m.number("rope.scaling.attn_factor", r.AttentionScale())
 	case RopeYarn:
 		m.add("rope.scaling.type", "yarn")
 		m.number("rope.scaling.factor", r.Factor)
@@ -156,6 +161,9 @@ func (m *ggufMetadata) rope(c *Config) {
 		}
 	}
 }
+
+// The tensors of a longrope's factors.
+const ropeLong, ropeShort = "rope_factors_long.weight", "rope_factors_short.weight"
 
 // ggufLister lists the tensors of a file.
 type ggufLister struct {
@@ -173,6 +181,10 @@ func (l *ggufLister) all() {
 		factors := llama3Factors(l.Rope)
 		l.file.Tensors = append(l.file.Tensors, gguf.Tensor{Name: "rope_freqs.weight", Type: gguf.F32, Shape: []int{len(factors)}})
 		l.file.parts = append(l.file.parts, ggufPart{values: factors})
+	}
+	if f := l.Rope.Factors; f != nil {
+		l.vector(ropeLong, f.Long)
+		l.vector(ropeShort, f.Short)
 	}
 	listed, layout := l.tensorsOf(l.layout()), l.layout()
 	stacks := map[string]int{}
@@ -214,6 +226,16 @@ func (l *ggufLister) all() {
 	}
 }
 
+// vector adds a tensor of numbers that are no parameter.
+func (l *ggufLister) vector(name string, numbers []float64) {
+	values := make([]float32, len(numbers))
+	for i, x := range numbers {
+		values[i] = float32(x)
+	}
+	l.file.Tensors = append(l.file.Tensors, gguf.Tensor{Name: name, Type: gguf.F32, Shape: []int{len(values)}})
+	l.file.parts = append(l.file.parts, ggufPart{values: values})
+}
+
 // ofModel returns the name and the role of a parameter that belongs to no layer.
 func (l *ggufLister) ofModel(name string) (string, ggufRole) {
 	switch name {
@@ -242,7 +264,7 @@ func (l *ggufLister) ofLayer(name string) (string, ggufRole) {
 		{n.attentionNorm, "attn_norm", ggufPlain}, {n.q, "attn_q", ggufMatrix}, {n.k, "attn_k", ggufKeys}, {n.v, "attn_v", ggufValues},
 		{n.qkv, "attn_qkv", ggufValues}, {n.qNorm, "attn_q_norm", ggufPlain}, {n.kNorm, "attn_k_norm", ggufPlain},
 		{n.sinks, "attn_sinks", ggufPlain}, {n.out, "attn_output", ggufOutput}, {n.attentionPost, "post_attention_norm", ggufPlain},
-		{n.mlpNorm, mlpNorm, ggufPlain}, {n.gate, "ffn_gate", ggufMatrix}, {n.up, "ffn_up", ggufMatrix}, {n.down, "ffn_down", ggufDown},
+		{n.mlpNorm, mlpNorm, ggufPlain}, {n.gate, "ffn_gate", ggufMatrix}, {n.up, "ffn_up", ggufMatrix}, {n.gateUp, "ffn_up", ggufMatrix}, {n.down, "ffn_down", ggufDown},
 		{n.mlpPost, "post_ffw_norm", ggufPlain}, {n.experts.router, "ffn_gate_inp", ggufPlain},
 	} {
 		if row.published == name {

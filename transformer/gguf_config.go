@@ -214,7 +214,10 @@ func (r *ggufReader) common(f *family) {
 	if width == 0 {
 		width = float64(dim / heads)
 	}
-	if x, found := r.number("rope.dimension_count"); found && x != width {
+	switch x, found := r.number("rope.dimension_count"); {
+	case found && f.gguf.turned && x == math.Trunc(x) && x > 0 && x <= width:
+		r.fields["partial_rotary_factor"] = turnedShare(int(x), int(width))
+	case found && x != width:
 		r.fail(r.arch+".rope.dimension_count", "%v, want all %v elements of a head", x, width)
 	}
 	if w := f.gguf.headWidth; w != nil {
@@ -224,9 +227,10 @@ func (r *ggufReader) common(f *family) {
 	r.take("layer_norm_epsilon", "attention.layer_norm_epsilon")
 	r.fields["tie_word_embeddings"] = !r.has("output.weight")
 	r.fields["attention_bias"] = r.has("blk.0.attn_q.bias")
+	r.fields["use_bias"] = r.has("blk.0.attn_q.bias")
 	r.fields["attention_out_bias"] = r.has("blk.0.attn_output.bias")
 	r.fields["mlp_bias"] = r.has("blk.0.ffn_up.bias")
-	if !r.take("sliding_window", "attention.sliding_window") {
+	if !r.take("sliding_window", "attention.sliding_window") || r.fields["sliding_window"] == json.Number("0") {
 		r.fields["sliding_window"] = nil
 	}
 	for field, key := range map[string]string{

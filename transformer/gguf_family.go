@@ -27,6 +27,9 @@ type ggufForm struct {
 	scoreCap          bool       // scores have a cap
 	logitCap          bool       // logits may have a cap
 	localRope         bool       // layers with a window have a rope of their own
+	turned            bool       // metadata has how many elements of a head turn
+	longFactors       bool       // the rope may be a longrope, whose factors are two tensors
+	noRope            int        // every noRope-th layer has no rope; 0: no such layer
 	period            int        // every period-th layer has no window and the others have one; 0: no layer has one
 	normalizedExperts bool       // the weights of the chosen experts are divided by their sum
 	untruncated       bool       // the ends of YaRN's ramp are not rounded in the model, though llama.cpp rounds them
@@ -126,12 +129,19 @@ func ordinal(n int) string {
 // ggufRope returns an error unless llama.cpp has the ropes of the model.
 func (c *Config) ggufRope(f *ggufForm, why func(field, format string, args ...any) error) error {
 	r := c.Rope
+	for i := range c.Layers {
+		if without := f.noRope > 0 && (i+1)%f.noRope == 0; without != (c.NoRope != nil && c.NoRope[i]) {
+			return why("NoRope", "with a rope in layer %d: %t, and the model's is another one", i, !without)
+		}
+	}
 	switch {
+	case r.Kind != "" && r.Dim != c.HeadDim && !f.turned:
+		return why("Rope.Dim", "with a rope of all %d elements of a head, and %d of the model's turn", c.HeadDim, r.Dim)
 	case r.Sections != [3]int{}:
 		return why("Rope.Sections", "with positions along one axis, and the model's have three")
 	case r.Kind == RopeDynamic:
 		return why("Rope.Kind", "without dynamic ropes, whose frequencies change with the length of the text")
-	case r.Kind == RopeLong:
+	case r.Kind == RopeLong && !f.longFactors:
 		return why("Rope.Kind", "without factors of each frequency")
 	case r.Kind == RopeLlama3 && !f.ropeFactors:
 		return why("Rope.Kind", "without the rope of Llama 3")
@@ -167,6 +177,10 @@ func (c *Config) ggufNotes(f *ggufForm) (notes []string) {
 	if window := slices.MinFunc(c.Windows, shorter); f.period == 0 && window != 0 && window < c.Context {
 		notes = append(notes, "llama.cpp lets every token of "+f.arch+" see all before it, and the model has windows: the answers are the model's up to "+
 			strconv.Itoa(window)+" tokens")
+	}
+	if c.Rope.Kind == RopeLong {
+		notes = append(notes, "llama.cpp takes the factors for long texts when its context is larger than "+strconv.Itoa(c.Rope.OriginalPositions)+
+			", and the model when the text is")
 	}
 	if c.Rope.NoTruncate {
 		notes = append(notes, "llama.cpp rounds the ends of YaRN's ramp to whole dimensions, which the model does not: logits differ a little")

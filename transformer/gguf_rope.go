@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -21,13 +22,17 @@ func (r *ggufReader) rope() {
 	if !said && factor != 0 && factor != 1 { // as llama.cpp takes it
 		kind = "linear"
 	}
-	if x, found := r.number("rope.scaling.attn_factor"); found && x != 1 && kind != "yarn" {
+	long := r.form.longFactors && r.has(ropeLong)
+	if x, found := r.number("rope.scaling.attn_factor"); found && x != 1 && kind != "yarn" && !long {
 		r.fail(r.arch+".rope.scaling.attn_factor", "%v, and the rope is not one of yarn", x)
 	}
 	scale := map[string]any{"rope_type": kind}
 	own := *r
 	own.fields = scale
 	switch {
+	case long:
+		r.long(kind)
+		return
 	case r.has("rope_freqs.weight"):
 		if kind != nil && kind != "none" {
 			r.fail(r.arch+".rope.scaling.type", "%v beside the tensor rope_freqs.weight, want one of them", kind)
@@ -59,21 +64,50 @@ func (r *ggufReader) rope() {
 	r.fields["rope_scaling"] = scale
 }
 
-// llama3 finds the numbers of Llama 3's rope from its factors.
-func (r *ggufReader) llama3() {
-	t := r.tensors["rope_freqs.weight"]
-	theta, _ := r.number("rope.freq_base")
-	if t.Type != gguf.F32 || len(t.Shape) != 1 || t.Shape[0] < 1 || t.Shape[0] > maxCount/4 {
-		r.fail("rope_freqs.weight", "it is %s of %v, want a vector of f32", t.Type, t.Shape)
+// long sets the fields of a longrope.
+func (r *ggufReader) long(kind any) {
+	if kind != nil && kind != "none" && kind != "longrope" {
+		r.fail(r.arch+".rope.scaling.type", "%v beside the tensor %s, want one of them", kind, ropeLong)
 		return
+	}
+	scale := map[string]any{"rope_type": "longrope", "long_factor": r.vector(ropeLong), "short_factor": r.vector(ropeShort)}
+	own := *r
+	own.fields = scale
+	original := own.count("original_max_position_embeddings", "rope.scaling.original_context_length")
+	r.fields["original_max_position_embeddings"] = original
+	context, _ := r.number("context_length")
+	usual := Rope{Kind: RopeLong, Factor: max(1, context/float64(original)), OriginalPositions: original}.AttentionScale()
+	if x, found := r.number("rope.scaling.attn_factor"); found && math.Abs(x-usual) > 1e-6*usual {
+		own.take("attention_factor", "rope.scaling.attn_factor")
+	}
+	r.err = cmp.Or(r.err, own.err)
+	r.fields["rope_scaling"] = scale
+}
+
+// vector returns the elements of a tensor of factors.
+func (r *ggufReader) vector(name string) []float32 {
+	t := r.tensors[name]
+	if t.Type != gguf.F32 || len(t.Shape) != 1 || t.Shape[0] < 1 || t.Shape[0] > maxCount/4 {
+		r.fail(name, "it is %s of %v, want a vector of f32", t.Type, t.Shape)
+		return nil
 	}
 	b, have := make([]byte, 4*t.Shape[0]), make([]float32, t.Shape[0])
 	if err := r.file.ReadAt(t.Name, b, 0); err != nil {
 		r.err = err
-		return
+		return nil
 	}
 	if err := t.Type.Decode(have, b); err != nil {
 		r.err = err
+		return nil
+	}
+	return have
+}
+
+// llama3 finds the numbers of Llama 3's rope from its factors.
+func (r *ggufReader) llama3() {
+	theta, _ := r.number("rope.freq_base")
+	have := r.vector("rope_freqs.weight")
+	if r.err != nil {
 		return
 	}
 	rope, err := llama3Rope(theta, have)

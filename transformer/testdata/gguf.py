@@ -11,8 +11,8 @@ sys.path[:0] = [sys.argv[1], sys.argv[1] + "/gguf-py"]
 import gguf, numpy as np, torch
 from conversion import base
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GemmaConfig, GPT2Config, GptOssConfig, LlamaConfig,
-                          MinistralConfig, MistralConfig, MixtralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SeedOssConfig)
+from transformers import (AutoModelForCausalLM, Ernie4_5Config, Gemma2Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GPT2Config, GptOssConfig, LlamaConfig,
+                          MinistralConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config)
 
 import conversion
 
@@ -49,6 +49,12 @@ models = {
     "gpt2": (GPT2Config, None),
     "gpt_oss": (GptOssConfig, dict(num_local_experts=4, num_experts_per_tok=2, head_dim=16, sliding_window=8, rope_parameters=dict(
         rope_type="yarn", rope_theta=150000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False, original_max_position_embeddings=32))),
+    "smollm3": (SmolLM3Config, dict(num_hidden_layers=5, pad_token_id=None)),
+    "ernie4_5": (Ernie4_5Config, dict(tie_word_embeddings=True)),
+    "glm4": (Glm4Config, dict(attention_bias=True, pad_token_id=None)),
+    "phi3": (Phi3Config, dict(sliding_window=64, pad_token_id=None)),
+    "phi3_long": (Phi3Config, dict(pad_token_id=None, original_max_position_embeddings=32, rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.5, 2.0], long_factor=[1.0, 2.5, 6.0], partial_rotary_factor=0.75))),
     "seed_oss": (SeedOssConfig, dict(attention_bias=True, attention_out_bias=False)),
 }
 types = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16, "bf16": gguf.LlamaFileType.MOSTLY_BF16,
