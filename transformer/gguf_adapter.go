@@ -101,6 +101,9 @@ func (f *AdapterFile) describeGGUF(kind string) (g *GGUF, parts map[string]stack
 	if err != nil {
 		return nil, nil, err
 	}
+	if why := f.config.family().gguf.noAdapters; why != "" {
+		return nil, nil, fmt.Errorf("%s: merge it into the model: %w", why, snug.ErrConfig)
+	}
 	g, parts = &GGUF{}, map[string]stacked{}
 	for _, p := range model.Metadata {
 		if p.Key == "general.architecture" {

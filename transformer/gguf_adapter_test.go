@@ -279,6 +279,9 @@ func TestAdapterFileRefuses(t *testing.T) {
 	refuses(t, dora.SaveGGUF(t.Context(), path, GGUFOptions{}), snug.ErrConfig, "DoRA")
 	plain := openAdapter(t, llama, "testdata/adapters/llama_lora")
 	refuses(t, plain.SaveGGUF(t.Context(), path, GGUFOptions{Type: "q4_k_m"}), snug.ErrConfig, "want one of f32, f16, bf16, q8_0")
+	glm4, err := ReadConfig("testdata/models/glm4")
+	require.NoError(t, err)
+	refuses(t, openAdapter(t, glm4, "testdata/adapters/glm4_nf4").SaveGGUF(t.Context(), path, GGUFOptions{}), snug.ErrConfig, "merge it into the model")
 	var none context.Context
 	refuses(t, plain.SaveGGUF(none, path, GGUFOptions{}), snug.ErrConfig, "context")
 	ended, end := context.WithCancelCause(t.Context())

@@ -29,6 +29,7 @@ type ggufForm struct {
 	localRope         bool       // layers with a window have a rope of their own
 	turned            bool       // metadata has how many elements of a head turn
 	longFactors       bool       // the rope may be a longrope, whose factors are two tensors
+	noAdapters        string     // why llama.cpp does not run adapters beside the model, empty if it does
 	noRope            int        // every noRope-th layer has no rope; 0: no such layer
 	period            int        // every period-th layer has no window and the others have one; 0: no layer has one
 	normalizedExperts bool       // the weights of the chosen experts are divided by their sum

@@ -55,16 +55,16 @@ type mlxTensor struct {
 	turn  bool      // the last two dimensions are swapped
 }
 
-// CheckMLX returns an error that wraps [snug.ErrConfig] for a model that mlx-lm does not have, for which there is no [AdapterFile.SaveMLX].
+// CheckMLX returns an error that wraps [snug.ErrConfig] for a model for which there is no [AdapterFile.SaveMLX].
 func (c *Config) CheckMLX() error {
 	if err := c.Validate(); err != nil {
 		return err
 	}
 	if c.family().mlx == "" {
-		return fmt.Errorf("mlx-lm has no model of %s: %w", c.Family, snug.ErrConfig)
+		return fmt.Errorf("the layout of mlx-lm is not written for %s: %w", c.Family, snug.ErrConfig)
 	}
 	if w := c.whole(); w != nil && w.mlx == "" {
-		return fmt.Errorf("mlx-lm has no model of %s: %w", c.Whole, snug.ErrConfig)
+		return fmt.Errorf("the layout of mlx-lm is not written for %s: %w", c.Whole, snug.ErrConfig)
 	}
 	return nil
 }
