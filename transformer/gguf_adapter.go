@@ -28,6 +28,17 @@ var adapterGGUFTypes = []string{"f32", "f16", "bf16", "q8_0"}
 // AdapterGGUFTypes returns the names of the types of files that [AdapterFile.SaveGGUF] writes, the default first.
 func AdapterGGUFTypes() []string { return slices.Clone(adapterGGUFTypes) }
 
+// CheckAdapterGGUF returns an error that wraps [snug.ErrConfig] for a model whose adapters llama.cpp does not run beside it.
+func (c *Config) CheckAdapterGGUF() error {
+	if _, err := c.GGUF(""); err != nil {
+		return err
+	}
+	if why := c.family().gguf.noAdapters; why != "" {
+		return fmt.Errorf("transformer: %s: merge it into the model: %w", why, snug.ErrConfig)
+	}
+	return nil
+}
+
 // SaveGGUF writes a file that llama.cpp loads beside the file of the model. Its tensors, their shapes and bytes are those of llama.cpp's
 // convert_lora_to_gguf.py, but for adapters whose scale is not lora_alpha/rank (use_rslora, alpha_pattern), which that takes for it, for GPT-2, whose
 // matrices it turns, and for layers in which only some experts have adapters: those of the others are 0. The adapters
@@ -93,6 +104,9 @@ func (f *AdapterFile) describeGGUF(kind string) (g *GGUF, parts map[string]stack
 	if f.options.DoRA {
 		return nil, nil, fmt.Errorf("%s has the magnitudes of DoRA (use_dora), which llama.cpp does not take: merge it into the model: %w", f.dir, snug.ErrConfig)
 	}
+	if err := f.config.CheckAdapterGGUF(); err != nil {
+		return nil, nil, err
+	}
 	t, err := ggufTypeOf(kind)
 	if err != nil {
 		return nil, nil, err
@@ -100,9 +114,6 @@ func (f *AdapterFile) describeGGUF(kind string) (g *GGUF, parts map[string]stack
 	model, err := f.config.describe("f32")
 	if err != nil {
 		return nil, nil, err
-	}
-	if why := f.config.family().gguf.noAdapters; why != "" {
-		return nil, nil, fmt.Errorf("%s: merge it into the model: %w", why, snug.ErrConfig)
 	}
 	g, parts = &GGUF{}, map[string]stacked{}
 	for _, p := range model.Metadata {

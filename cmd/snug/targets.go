@@ -36,6 +36,7 @@ var (
 		return f.modules != "" || c.Whole != "" && f.trainsProjector()
 	}
 	hasDoRAOfExperts = func(f *tuneFlags, c *transformer.Config) bool { return f.kind().dora && c.Experts.Count > 0 }
+	adaptersEnd      = func(_ *tuneFlags, c *transformer.Config) bool { return c.CheckAdapterGGUF() != nil } // of models that it runs
 	isGGUF           = func(f *tuneFlags, _ *transformer.Config) bool { return gguf.IsFile(f.dir) }
 )
 
@@ -67,6 +68,7 @@ var targets = []target{
 			{hasVeRA, "adapters of VeRA"},
 			{hasModules, trainedWhole},
 			{hasBase, "adapters for weights in nf4, which it does not have"},
+			{adaptersEnd, "adapters of this model"},
 		},
 		model: func(c *transformer.Config) error {
 			_, err := c.GGUF("")

@@ -58,6 +58,8 @@ func TestTuneFor(t *testing.T) {
 		require.Equal(t, want != "", strings.Contains(errs, "-for vllm"), errs)
 		require.Contains(t, errs, want)
 	}
+	_, _, errs := snugged("tune", "-model", filepath.Join(filepath.Dir(published), "glm4"), "-data", data, "-dry-run", "-for", "llama.cpp")
+	require.Contains(t, errs, "llama.cpp does not take adapters of this model")
 	status, _, errs := snugged("tune", "-model", filepath.Join(filepath.Dir(published), "llama_dynamic"), "-data", data, "-dry-run", "-for", "llama.cpp")
 	require.Equal(t, 2, status)
 	require.Contains(t, errs, "-for llama.cpp: ")
