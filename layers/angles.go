@@ -18,7 +18,8 @@ type Angles struct {
 	length    int     // sequence length for which the frequencies were made, where they depend on it
 	attention float64 // factor of sines and cosines
 	inverse   []float32
-	scaled    bool // the table has sines and cosines times the factor
+	scaled    bool    // the table has sines and cosines times the factor
+	factor    float32 // which that is, 1 if not scaled
 
 	rows    scratch   // angles of the rows of a batch with positions in three axes
 	numbers []int32   // 0, 1, ...: their places there
@@ -52,7 +53,7 @@ func (a *Angles) Scaled() *Angles {
 
 // partial reports whether a factor of the scores would also be one of elements that do not turn.
 func (a *Angles) partial(dim int) bool {
-	return !a.scaled && a.rope.Dim < dim && (a.rope.Kind == RopeYarn || a.rope.Kind == RopeLong) && a.rope.AttentionScale() != 1
+	return !a.scaled && a.rope.Dim < dim && a.rope.scales()
 }
 
 // Rope returns the rope.
@@ -71,7 +72,7 @@ func (a *Angles) Prepare(n int) error {
 	switch {
 	case a.rope.Kind == RopeDynamic:
 		length = max(n, a.rope.MaxPositions)
-	case a.rope.Kind == RopeLong && n > a.rope.OriginalPositions:
+	case a.rope.Kind == RopeLong && a.rope.long(n):
 		length = a.rope.OriginalPositions + 1
 	}
 	if n <= a.known && length == a.length {
@@ -84,9 +85,9 @@ func (a *Angles) Prepare(n int) error {
 	if err != nil {
 		return err
 	}
-	factor := float32(1)
+	a.factor = 1
 	if a.scaled {
-		factor, attention = float32(attention), 1
+		a.factor, attention = float32(attention), 1
 	}
 	n = max(n, a.known)
 	dim, half := a.rope.Dim, len(inverse)
@@ -98,7 +99,7 @@ func (a *Angles) Prepare(n int) error {
 		row := host[p*dim : (p+1)*dim]
 		for i, f := range inverse {
 			cos, sin := turn(int32(p), f)
-			row[i], row[half+i] = cos*factor, sin*factor
+			row[i], row[half+i] = cos*a.factor, sin*a.factor
 		}
 	}
 	a.known = 0
@@ -166,7 +167,8 @@ func (a *Angles) makeRows(b *Batch) error {
 	for i, f := range a.inverse {
 		of := b.Axes[a.rope.axis(i)]
 		for r, position := range of {
-			host[r*dim+i], host[r*dim+half+i] = turn(position, f)
+			cos, sin := turn(position, f)
+			host[r*dim+i], host[r*dim+half+i] = cos*a.factor, sin*a.factor
 		}
 	}
 	for i := len(a.numbers); i < b.Rows; i++ {

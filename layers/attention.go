@@ -118,7 +118,7 @@ func (b *Attention) options(p *Pass) attention.Options {
 	scale, window := b.Scale, b.Window
 	if b.Rope != nil {
 		// The factor a of a rope multiplies its sines and cosines, and so both q and k; it enters here as a², because the
-		// angles that fused.Rotary takes are plain rotations. Gradients of q and k are then right too.
+		// angles that fused.Rotary takes are plain rotations, unless they are Scaled, where it is 1. Gradients of q and k are then right too.
 		scale *= b.Rope.attention * b.Rope.attention
 	}
 	if window >= p.Batch.Longest {

@@ -101,6 +101,8 @@ func (r Rope) Check() (err error) {
 		return bad("AttentionFactor", "%v, want a positive number", x)
 	case (r.Factors != nil) != (r.Kind == RopeLong):
 		return bad("Factors", "%v, want them for the rope %q alone", r.Factors, RopeLong)
+	case r.Kind == RopeLong && r.Factor > 1 && r.OriginalPositions < 2 && x == 0:
+		return bad("OriginalPositions", "%d, want 2 or more for an AttentionFactor of %q", r.OriginalPositions, r.Kind)
 	case r.Factors != nil && (len(r.Factors.Short) != r.Dim/2 || len(r.Factors.Long) != r.Dim/2):
 		return bad("Factors", "%d and %d, want %d of each", len(r.Factors.Short), len(r.Factors.Long), r.Dim/2)
 	case r.Factors != nil && slices.ContainsFunc(slices.Concat(r.Factors.Short, r.Factors.Long), func(x float64) bool { return !positive(x) }):
@@ -170,6 +172,18 @@ func (k RopeKind) Needs() (n RopeNeeds, known bool) {
 	return n, known
 }
 
+// Turns reports whether a text of so many positions has other frequencies when it becomes longer, while keys of a cache stay: of a
+// longrope when it exceeds OriginalPositions. A dynamic rope, whose frequencies change with each token, never does.
+func (r Rope) Turns(from, to int) bool { return r.Kind == RopeLong && r.long(from) != r.long(to) }
+
+// long reports whether a sequence takes the factors for long ones.
+func (r Rope) long(length int) bool { return length > r.OriginalPositions }
+
+// scales reports whether sines and cosines have a factor.
+func (r Rope) scales() bool {
+	return (r.Kind == RopeYarn || r.Kind == RopeLong) && r.AttentionScale() != 1
+}
+
 // ByLength says that the frequencies of a kind depend on the length of the sequence.
 func (k RopeKind) ByLength() bool { return k == RopeDynamic || k == RopeLong }
 
@@ -215,7 +229,7 @@ func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err
 		r.llama3(powers)
 	case RopeLong:
 		factors := r.Factors.Short
-		if length > r.OriginalPositions {
+		if r.long(length) {
 			factors = r.Factors.Long
 		}
 		for i, p := range powers {

@@ -241,8 +241,11 @@ func (c *Config) planMLP(s sizes) plan.Layer {
 		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim, Gradient: s.dim, Shares: int(in)},
 		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Gradient: s.hidden, Adds: !c.PostNorms},
 	}
-	l.Tiles = plan.Tiles{Whole: layers.WholeRows, Forward: s.dim + in*s.hidden, Adapters: slices.Clone(l.Adapters)}
-	l.Tiles.Adapters[0].Forward = l.Tiles.Forward // a tile's output is there from the beginning
+	if joined > 0 {
+		l.Adapters[0] = plan.Adapter{In: s.dim, Out: joined, Forward: max(joined, s.dim), Backward: 2*s.dim + joined, Gradient: s.dim, Shares: 1}
+	}
+	l.Tiles = plan.Tiles{Whole: layers.WholeRows, Forward: max(s.dim+in*s.hidden, in*s.hidden+joined), Adapters: slices.Clone(l.Adapters)}
+	l.Tiles.Adapters[0].Forward = s.dim + in*s.hidden // a tile's output is there from the beginning
 	l.MACs = (in + 1) * s.hidden * int64(c.Dim)
 	return l
 }

@@ -231,6 +231,13 @@ func TestPlanAdapters(t *testing.T) {
 	}
 }
 
+// tinyJoined has q, k and v in one matrix, and gate and up.
+func tinyJoined() *Config {
+	c := tiny()
+	c.Family, c.ScoreCap, c.QKNorm, c.QKVBias, c.OutBias, c.MLPBias, c.LogitCap = "phi3", 0, false, false, false, false, 0
+	return c
+}
+
 // TestPlanOfAdapters: LoRA, DoRA, LoRA-FA, OLoRA and VeRA, with dropout and without, over matrices of the model's type
 // and in 4 bits take the weights, gradients and workspace that are predicted, and the transients of Costs. With norms
 // of q and k a prediction adds their statistics to all backward steps.
@@ -238,7 +245,7 @@ func TestPlanOfAdapters(t *testing.T) {
 	const rank, sequences, tokens = 4, 2, 9
 	d, err := plan.DeviceNamed("24GB")
 	require.NoError(t, err)
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU)} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGPT2(GELU), tinyJoined()} {
 		for i := range 40 {
 			dt, base, dropout := []snug.DType{snug.F32, snug.BF16}[i%2], []qlora.Type{0, qlora.NF4}[i/2%2], float32(i/4%2)/2
 			kind := i / 8

@@ -148,9 +148,11 @@ func (c *Config) bidirectional(f *fields) {
 // plainLayers sets what most families have: RMSNorm, a rope of all elements of a head in all layers, a gate, and neither experts nor sinks.
 func plainLayers(c *Config) {
 	ropedLayers(c)
-	c.NoRope, c.Rope.Interleaved = nil, false
-	if c.Rope != (Rope{}) {
-		c.Rope.Dim = c.HeadDim
+	c.NoRope = nil
+	for _, r := range []*Rope{&c.Rope, &c.LocalRope} {
+		if r.Interleaved = false; r.Kind != "" {
+			r.Dim = c.HeadDim
+		}
 	}
 }
 

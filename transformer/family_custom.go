@@ -2,7 +2,7 @@ package transformer
 
 // Custom is the family of models to train from scratch that no folder describes. The fields of the Config choose
 // LayerNorm or RMSNorm, a rope or learned positions, a gate or none, and biases anywhere. There are no PostNorms. A
-// model without a gate needs MLPBias or UpBias, and PackedQKV needs LearnedPositions.
+// model without a gate needs MLPBias or UpBias, and PackedQKV goes without norms of heads.
 //
 // Parameters have the names of Llama, with embed_positions for learned positions and self_attn.qkv_proj for a packed
 // matrix. Initial values are GPT-2's: the standard deviation of matrices whose products enter the residual stream is

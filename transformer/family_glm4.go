@@ -10,9 +10,8 @@ func init() {
 		gguf: ggufForm{arch: "glm4", turned: true, noAdapters: "llama.cpp ends with an assertion at adapters of glm4's o_proj and down_proj"},
 		std:  defaults{vocab: 151552, dim: 4096, hidden: 13696, layers: 40, heads: 32, kvHeads: 2, headDim: 128, context: 131072, bos: -1, eos: -1, pad: 151329, eps: 1.5625e-07, turned: 0.5},
 		layers: func(c *Config) {
-			turned := c.Rope.Dim
-			plainLayers(c)
-			c.PostNorms, c.Rope.Dim, c.Rope.Interleaved = true, turned, true
+			ropedLayers(c)
+			c.NoRope, c.PostNorms, c.Rope.Interleaved = nil, true, true
 		},
 		fields: func(f *fields, c *Config) {
 			c.counts(f, nil)

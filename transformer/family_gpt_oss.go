@@ -57,5 +57,4 @@ func (c *Config) yarn(f *fields) {
 		c.Rope.Kind, c.Rope.Factor, c.Rope.OriginalPositions = RopeYarn, 32, get(f, "original_max_position_embeddings", 4096)
 		c.Rope.BetaFast, c.Rope.BetaSlow, c.Rope.NoTruncate = 32, 1, true
 	}
-	f.only("partial_rotary_factor", "1", "1.0")
 }

@@ -24,9 +24,8 @@ func init() {
 		std: defaults{vocab: 32064, dim: 3072, hidden: 8192, layers: 32, heads: 32, context: 4096, bos: 1, eos: 32000, pad: 32000, eps: 1e-5, turned: 1,
 			ropes: map[RopeKind]RopeKind{"su": RopeLong, RopeYarn: RopeLong}},
 		layers: func(c *Config) {
-			turned := c.Rope.Dim
-			plainLayers(c)
-			c.Rope.Dim = turned
+			ropedLayers(c)
+			c.NoRope, c.Rope.Interleaved = nil, false
 		},
 		fields: func(f *fields, c *Config) {
 			c.counts(f, &c.Heads)

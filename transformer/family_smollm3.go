@@ -8,9 +8,8 @@ func init() {
 		gguf: llamaForm.with(func(f *ggufForm) { f.arch, f.outBias, f.mlpBias, f.noRope, f.many = "smollm3", false, false, 4, nil }),
 		std:  defaults{vocab: 128256, dim: 2048, hidden: 11008, layers: 36, heads: 16, kvHeads: 4, context: 32768, bos: 128000, eos: 128001, pad: 128004, tied: true, theta: 2e6},
 		layers: func(c *Config) {
-			without := c.NoRope
-			plainLayers(c)
-			c.NoRope = without
+			ropedLayers(c)
+			c.Rope.Dim, c.Rope.Interleaved = c.HeadDim, false
 		},
 		fields: func(f *fields, c *Config) {
 			c.counts(f, &c.Heads)
@@ -36,6 +35,9 @@ func init() {
 
 // noRope has the layers without a rope: a list with 1 for each layer that has one, or every so many layers one without.
 func (c *Config) noRope(f *fields) {
+	if f.err != nil {
+		return
+	}
 	has := make([]int, c.Layers)
 	for i := range has {
 		if has[i] = 1; c.NoRope != nil && c.NoRope[i] {

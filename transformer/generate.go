@@ -44,6 +44,7 @@ type Generator struct {
 	gather  [2][]int32 // positions of k and v of each row within packed rows
 	next    int        // position of the token after those in the cache
 	prompt  Batch      // of a running PromptBatch
+	batched bool       // there was a prompt of PromptBatch
 	begins  int        // its first token
 	reach   int        // more than its Positions, if it has any
 	axes    [3][]int32 // of the rows of a pass
@@ -174,7 +175,7 @@ func (g *Generator) Reset() {
 	if g == nil {
 		return
 	}
-	g.tokens, g.done, g.next = g.tokens[:0], 0, 0
+	g.tokens, g.done, g.next, g.batched = g.tokens[:0], 0, 0, false
 	for i := range g.layers {
 		g.layers[i].used = 0
 	}
@@ -246,7 +247,7 @@ func (g *Generator) PromptBatch(ctx context.Context, b Batch) (err error) {
 	if err := g.compute(ctx, len(g.tokens)); err != nil { // an earlier prompt's last token
 		return err
 	}
-	g.prompt, g.begins, g.reach = b, len(g.tokens), placed.Reach
+	g.prompt, g.begins, g.reach, g.batched = b, len(g.tokens), placed.Reach, true
 	defer func() { g.prompt, g.axes = Batch{}, [3][]int32{} }()
 	g.tokens = append(g.tokens, b.Tokens...)
 	if err := g.compute(ctx, len(g.tokens)); err != nil {
@@ -321,7 +322,9 @@ func (g *Generator) usable(ctx context.Context) error {
 
 // compute adds the keys and values of the first n tokens to the cache, unless they are there.
 func (g *Generator) compute(ctx context.Context, n int) error {
-	g.dropShort()
+	if err := g.turnAgain(); err != nil {
+		return err
+	}
 	for g.done < n {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -335,13 +338,22 @@ func (g *Generator) compute(ctx context.Context, n int) error {
 	return nil
 }
 
-// dropShort forgets the keys in the cache when the text becomes longer than the first factors of a longrope are for, as transformers does.
-func (g *Generator) dropShort() {
+// turnAgain forgets the keys in the cache when a text becomes as long as the rope has other frequencies for, as transformers does.
+func (g *Generator) turnAgain() error {
 	for _, a := range g.m.ropes {
-		if r := a.Rope(); r.Kind == RopeLong && g.done > 0 && g.next <= r.OriginalPositions && g.next+len(g.tokens)-g.done > r.OriginalPositions {
-			g.next, g.done = g.next-g.done, 0
+		r := a.Rope()
+		if g.done == 0 || !r.Turns(g.next, g.next+len(g.tokens)-g.done) {
+			continue
+		}
+		if g.batched {
+			return fmt.Errorf("the text is longer than the %d positions of the rope's first frequencies, and the prompt had more than tokens: %w", r.OriginalPositions, snug.ErrConfig)
+		}
+		g.next, g.done = g.next-g.done, 0
+		for i := range g.layers {
+			g.layers[i].used = 0
 		}
 	}
+	return nil
 }
 
 // pass computes the next rows tokens, and the logits of the last of them.

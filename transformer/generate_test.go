@@ -249,3 +249,28 @@ func TestOverflowNamesTheRemedy(t *testing.T) {
 		require.NoError(t, errors.Join(g.Close(), m.Close()))
 	}
 }
+
+// TestTextsThatBecomeLong: a text that grows beyond the positions of a longrope's first factors has the logits of a fresh one.
+func TestTextsThatBecomeLong(t *testing.T) {
+	golden := readModel(t, "phi3_long") // whose first factors are for 8 positions
+	m := open32(t, golden, Options{})
+	tokens := golden.Tokens[:len(golden.Tokens)/golden.Sequences]
+	for _, chunk := range []int{1, 3, 64} {
+		g := newGenerator(t, m, GenerateOptions{Chunk: chunk})
+		for i, token := range tokens {
+			g.tokens = append(g.tokens, token)
+			require.NoError(t, g.compute(t.Context(), len(g.tokens)))
+			fresh := newGenerator(t, m, GenerateOptions{Chunk: chunk})
+			fresh.tokens = append(fresh.tokens, tokens[:i+1]...)
+			require.NoError(t, fresh.compute(t.Context(), i+1))
+			d, largest := apart(g.Logits(), fresh.Logits())
+			require.Less(t, d, 1e-5*largest, "chunks of %d, token %d", chunk, i)
+			require.Equal(t, i+1, g.layers[0].used)
+		}
+	}
+	g := newGenerator(t, m, GenerateOptions{})
+	require.NoError(t, g.PromptBatch(t.Context(), Batch{Tokens: tokens[:4]}))
+	require.ErrorIs(t, g.Prompt(t.Context(), tokens[4:]), snug.ErrConfig, "the vectors of the prompt are gone")
+	g.Reset()
+	require.NoError(t, g.Prompt(t.Context(), tokens))
+}

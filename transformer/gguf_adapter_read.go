@@ -108,6 +108,9 @@ func optionsOf(loaded map[string]*qlora.LoRA, alpha float32) qlora.AdapterOption
 
 // loadGGUFAdapter reads the adapters of the parameters of a tensor.
 func (m *Model) loadGGUFAdapter(loaded map[string]*qlora.LoRA, f *gguf.File, p *ggufPart, of, a, b gguf.Tensor, alpha float32) error {
+	if len(of.Shape) < 2 {
+		return fmt.Errorf("it is of a vector, and adapters are of matrices: %w", snug.ErrShape)
+	}
 	isTable := of.Name == "token_embd.weight"
 	if isTable && m.config.Tied {
 		return fmt.Errorf("it is embedding and head in one, and the adapter is of the embedding: not supported: %w", snug.ErrConfig)

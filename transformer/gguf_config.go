@@ -217,6 +217,8 @@ func (r *ggufReader) common(f *family) {
 	switch x, found := r.number("rope.dimension_count"); {
 	case found && f.gguf.turned && x == math.Trunc(x) && x > 0 && x <= width:
 		r.fields["partial_rotary_factor"] = turnedShare(int(x), int(width))
+	case f.gguf.turned && !found:
+		r.fields["partial_rotary_factor"] = 1 // which llama.cpp takes then
 	case found && x != width:
 		r.fail(r.arch+".rope.dimension_count", "%v, want all %v elements of a head", x, width)
 	}

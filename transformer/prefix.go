@@ -87,6 +87,12 @@ func (g *Generator) PromptPrefix(p *Prefix, n int) (err error) {
 	return nil
 }
 
+// CheckPrefix returns the error of [Generator.Prefix] for a generator whose tokens are computed, whatever their number.
+func (g *Generator) CheckPrefix() (err error) {
+	defer fault.Named(&err, "transformer: CheckPrefix")
+	return g.shares()
+}
+
 // shares returns an error unless the cache has the keys and values of all tokens at their positions.
 func (g *Generator) shares() error {
 	if g == nil || g.m == nil || g.layers == nil {

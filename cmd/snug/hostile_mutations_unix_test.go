@@ -413,7 +413,7 @@ func inConfig() map[string]mutator {
 		"ends": set(`{"eos_token_id": [9223372036854775807, -5]}`), "code": set(`{"auto_map": {"AutoModelForCausalLM": "modeling.Model"}}`),
 		"experts": set(`{"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 1000000, "num_experts_per_tok": 1000000}`), "windows": set(`{"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": -1}`),
 	}
-	for _, family := range []string{"gpt2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gemma3", "gpt_oss", "bert", ""} {
+	for _, family := range []string{"gpt2", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3_text", "gemma3", "gpt_oss", "phi3", "smollm3", "glm4", "ernie4_5", "bert", ""} {
 		all["as "+family] = set(fmt.Sprintf(`{"model_type": %q, "architectures": null}`, family))
 	}
 	return all

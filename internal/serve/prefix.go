@@ -81,7 +81,7 @@ func (p *prefixes) keep(j *job, room int64) {
 		return
 	}
 	size := j.model.Model.Model.PrefixBytes(n)
-	if size > room {
+	if size > room || j.g.CheckPrefix() != nil {
 		return
 	}
 	for i := 0; i < len(p.list); {
