@@ -1,6 +1,7 @@
 package strictjson
 
 import (
+	"bytes"
 	"encoding"
 	"encoding/json"
 	"fmt"
@@ -18,6 +19,7 @@ type checker struct {
 	dec   *json.Decoder
 	path  []step
 	known map[reflect.Type]fields
+	walks bool // values that are passed over are walked through, too
 }
 
 // step is one key or index of the path to a value.
@@ -35,6 +37,9 @@ var (
 // value takes one value for type t. Any value suits no type at all, which is nil. Where
 // quoted is set, a string holds the value.
 func (c *checker) value(t reflect.Type, quoted bool) error {
+	if t == nil && !c.walks {
+		return c.pass()
+	}
 	token, err := c.dec.Token()
 	if err != nil {
 		return c.errorf("%w", err)
@@ -74,6 +79,21 @@ func (c *checker) value(t reflect.Type, quoted bool) error {
 		return c.array(token, t.Elem(), t.Len())
 	}
 	return c.number(token, t)
+}
+
+// pass takes a value that is passed over. Without objects, and arrays in arrays, there is nothing to look at in it, whatever its length.
+func (c *checker) pass() error {
+	var raw json.RawMessage
+	if err := c.dec.Decode(&raw); err != nil {
+		return c.errorf("%w", err)
+	}
+	arrays := bytes.Count(raw, []byte("["))
+	if bytes.IndexByte(raw, '{') < 0 && (arrays == 0 || arrays == 1 && len(c.path) < c.MaxDepth) {
+		return nil
+	}
+	walker := *c
+	walker.dec, walker.walks = decoder(raw), true
+	return walker.value(nil, false)
 }
 
 func implements(t, what reflect.Type) bool {
