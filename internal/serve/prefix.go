@@ -14,7 +14,7 @@ import (
 // all of them, at 64, 128, 256 tokens and each further 256, and what is kept ends at such a place: then a request has the same bits
 // with it and without.
 
-// passEnd returns where the pass ends that begins behind so many tokens.
+// passEnd returns the number of tokens after the next pass, if done are computed.
 func passEnd(done int) int {
 	for end := chunk / 4; end < chunk; end *= 2 {
 		if done < end {
@@ -24,7 +24,7 @@ func passEnd(done int) int {
 	return (done/chunk + 1) * chunk
 }
 
-// wholePasses returns the tokens of the passes that are complete with so many.
+// wholePasses returns how many of the first tokens are whole passes.
 func wholePasses(tokens int) (done int) {
 	for end := passEnd(0); end <= tokens; end = passEnd(end) {
 		done = end
@@ -102,7 +102,7 @@ func (p *prefixes) keep(j *job, room int64) {
 	p.bytes.Add(made.Bytes())
 }
 
-// shrink drops what was not used for the longest time until all of it has at most so many bytes.
+// shrink drops the least recently used prefixes until they take at most most bytes.
 func (p *prefixes) shrink(most int64) {
 	for len(p.list) > 0 && p.bytes.Load() > most {
 		p.drop(0)

@@ -25,7 +25,7 @@ import (
 // client does something that clients do, and may go away amid it.
 type client func(ctx context.Context, url string, rng *rand.Rand) error
 
-// send sends a request, and reads so many bytes of the answer at most.
+// send sends a request and reads at most the given number of bytes of the answer.
 func send(ctx context.Context, url, body string, most int64) error {
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {

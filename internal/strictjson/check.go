@@ -81,7 +81,8 @@ func (c *checker) value(t reflect.Type, quoted bool) error {
 	return c.number(token, t)
 }
 
-// pass takes a value that is passed over. Without objects, and arrays in arrays, there is nothing to look at in it, whatever its length.
+// pass reads a value that no field takes. It walks through the value only if it has an object, whose keys must differ, or nested arrays,
+// whose depth is limited.
 func (c *checker) pass() error {
 	var raw json.RawMessage
 	if err := c.dec.Decode(&raw); err != nil {

@@ -67,8 +67,9 @@ type segmentEncoder struct {
 
 func (e segmentEncoder) field(off int) Mem { return Mem{Base: e.segments, Disp: off} }
 
-// words returns for 16 elements of x, from one on, words with the differences of their codes from the code of 0 in the lower bytes,
-// and words with the signs of the quotients, both packed within halves of 128 bits, and 32-bit lanes of which one is 0 if an element is next to a limit.
+// words returns three vectors for 16 elements of x, from one on. words has the difference of each code from the code of 0, in the lower
+// byte of a 16-bit word. signs has the sign of each quotient in such a word. Both are packed within halves of 128 bits. near has 32-bit
+// lanes; one of them is 0 if an element is next to a limit.
 func (e segmentEncoder) words(x vec.Pointer, from int) (words, signs, near reg.VecVirtual) {
 	var double, at, t [2]reg.VecVirtual
 	both := func(do func(i int)) { // step by step, so that one need not wait for the other
