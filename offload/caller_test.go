@@ -85,14 +85,13 @@ func eachTrap(t *testing.T, test func(t *testing.T, tr *trap)) {
 	}
 }
 
-// requireAtRest checks that nothing of a store is pinned or under way, and that it
-// commits.
+// requireAtRest waits until a store has read what was asked for ahead, and checks that nothing of it is pinned, and that it commits.
 func requireAtRest(t *testing.T, s *Store) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.busy == 0
+		return s.busy == 0 && len(s.hints) == 0
 	}, 10*time.Second, time.Millisecond)
 	s.mu.Lock()
 	pinned, bytes := s.pinned, s.pinBytes
