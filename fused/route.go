@@ -21,7 +21,8 @@ import (
 //	Mixtral          softmax, Normalize
 //	Qwen3-MoE        softmax, Normalize if norm_topk_prob
 //	gpt-oss          softmax, Normalize: the softmax over the chosen logits is the same
-//	DeepSeek-V3      Sigmoid, Normalize, Scale = routed_scaling_factor, a bias; with n_group = 1 only
+//	DeepSeek-V2      softmax, Scale = routed_scaling_factor; with topk_method group_limited_greedy Groups and ChosenGroups
+//	DeepSeek-V3      Sigmoid, Normalize, Scale, a bias, Groups, ChosenGroups = topk_group, GroupTop 2
 //
 // Sources: Shazeer et al., "Outrageously Large Neural Networks" (2017); Jiang et al., "Mixtral of Experts" (2024);
 // Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts" (2024), for the bias.
@@ -34,6 +35,11 @@ type Router struct {
 	Normalize bool
 	// Scale multiplies the weights. 0 means 1.
 	Scale float32
+
+	// Groups, unless 0 or 1, divides the experts into so many groups of neighbors, of which a row gets experts of the best
+	// ChosenGroups alone. The score of a group is the sum of what its GroupTop best experts are ordered by, scores plus bias: 0 means 1.
+	// They hold Chosen experts or more. On the CPU alone.
+	Groups, ChosenGroups, GroupTop int
 }
 
 // Route chooses experts for each row of logits and computes the weights of the chosen experts, as the [Router] says.
@@ -53,7 +59,7 @@ type Router struct {
 // −Inf. In all other rows an expert whose logit is −Inf has the weight 0.
 //
 // No operand may overlap another. On a device other than the CPU the call waits until the experts are in host memory,
-// and takes 4·(rows·Chosen + len(bias)) bytes of device memory until then. Each worker holds 8·Experts bytes.
+// and takes 4·(rows·Chosen + len(bias)) bytes of device memory until then. Each worker holds up to 24·Experts bytes.
 func Route[V snug.Vector, L snug.Vector32](r Router, experts []int32, weights L, logits V, bias []float32) error {
 	check := &checks{op: "Route"}
 	j := routeJob{router: r, weights: snug.ViewOf(weights), logits: snug.ViewOf(logits)}
@@ -66,6 +72,9 @@ func Route[V snug.Vector, L snug.Vector32](r Router, experts []int32, weights L,
 	check.matrix(rows, r.Chosen, operand{"weights", j.weights})
 	r.checkEach(check, "bias", bias)
 	dev := check.device(j.weights, j.logits)
+	if check.err == nil && r.grouped() && !dev.IsCPU() {
+		check.failf(snug.ErrDevice, "Groups is %d on %s, want the CPU", r.Groups, dev.Name())
+	}
 	if check.err != nil {
 		return check.err
 	}
@@ -153,6 +162,27 @@ func (r *Router) resolve(check *checks) {
 	check.finite("Scale", r.Scale)
 	if r.Scale == 0 {
 		r.Scale = 1
+	}
+	r.resolveGroups(check)
+}
+
+// grouped reports whether a row gets experts of some groups alone.
+func (r *Router) grouped() bool { return r.Groups > 1 && r.ChosenGroups < r.Groups }
+
+func (r *Router) resolveGroups(check *checks) {
+	if r.Groups == 0 && r.ChosenGroups == 0 && r.GroupTop == 0 {
+		return
+	}
+	if r.GroupTop == 0 {
+		r.GroupTop = 1
+	}
+	switch {
+	case r.Groups < 1 || r.Experts%r.Groups != 0:
+		check.failf(snug.ErrConfig, "Groups is %d, want a divisor of the %d Experts", r.Groups, r.Experts)
+	case r.ChosenGroups < 1 || r.ChosenGroups > r.Groups || r.Chosen > r.ChosenGroups*(r.Experts/r.Groups):
+		check.failf(snug.ErrConfig, "ChosenGroups is %d, want 1 to the %d Groups, with %d experts or more", r.ChosenGroups, r.Groups, r.Chosen)
+	case r.GroupTop < 1 || r.GroupTop > r.Experts/r.Groups:
+		check.failf(snug.ErrConfig, "GroupTop is %d, want 1 to the %d experts of a group", r.GroupTop, r.Experts/r.Groups)
 	}
 }
 

@@ -2,6 +2,7 @@ package fused
 
 import (
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
@@ -35,19 +36,28 @@ var routeTask = cpu.NewTask(func(j *routeJob, item int) {
 	n, k := j.router.Experts, j.router.Chosen
 	buf := scratch.Get(2 * n)
 	defer scratch.Put(buf)
+	var groups *groupChoice
+	if j.router.grouped() {
+		groups = j.router.newGroups()
+	}
 	all, weights, bias := snug.Host[int32](j.experts), j.weights.Float32s(), j.bias.Float32s()
 	lo, hi := cpu.Chunk(j.rows, j.router.itemRows(), item)
 	for i := lo; i < hi; i++ {
 		z, experts := load(cut(buf, 0, n), j.logits, i*n), all[i*k:][:k]
-		rowwise.Choose(experts, j.router.ranks(cut(buf, 1, n), z, bias))
+		ranks := j.router.ranks(cut(buf, 1, n), z, bias)
+		if groups == nil {
+			rowwise.Choose(experts, ranks)
+		} else {
+			groups.choose(experts, ranks)
+		}
 		j.router.weigh(weights[i*k:][:k], z, experts)
 	}
 })
 
 // ranks returns the values that decide the choice: scores plus bias or, without a bias, the logits, which have the
-// order of the scores.
+// order of the scores, unless scores are added.
 func (r *Router) ranks(buf, z, bias []float32) []float32 {
-	if len(bias) == 0 {
+	if len(bias) == 0 && (!r.grouped() || r.GroupTop == 1) {
 		return z
 	}
 	r.scores(buf, z)
@@ -55,6 +65,51 @@ func (r *Router) ranks(buf, z, bias []float32) []float32 {
 		buf[e] += b
 	}
 	return buf
+}
+
+// groupChoice chooses groups of experts, and experts of these. It holds memory for a row.
+type groupChoice struct {
+	router         *Router
+	scores, sorted []float32 // of the groups, and the ranks of one
+	groups         []int32   // those chosen
+	ranks          []float32 // of their experts, one group after the other
+}
+
+func (r *Router) newGroups() *groupChoice {
+	return &groupChoice{
+		router: r, scores: make([]float32, r.Groups), sorted: make([]float32, r.Experts/r.Groups),
+		groups: make([]int32, r.ChosenGroups), ranks: make([]float32, r.ChosenGroups*(r.Experts/r.Groups)),
+	}
+}
+
+func (g *groupChoice) choose(experts []int32, ranks []float32) {
+	each := len(g.sorted)
+	for i := range g.scores {
+		copy(g.sorted, ranks[i*each:])
+		g.scores[i] = sumOfBest(g.sorted, g.router.GroupTop)
+	}
+	rowwise.Choose(g.groups, g.scores)
+	slices.Sort(g.groups) // of equal ranks the lower index comes first
+	for i, group := range g.groups {
+		copy(g.ranks[i*each:][:each], ranks[int(group)*each:])
+	}
+	rowwise.Choose(experts, g.ranks)
+	for i, e := range experts {
+		experts[i] = g.groups[int(e)/each]*int32(each) + e%int32(each)
+	}
+}
+
+// sumOfBest returns the sum of the n greatest elements, and changes their order. NaN counts as greatest.
+func sumOfBest(x []float32, n int) (sum float32) {
+	for i := range n {
+		for j := i + 1; j < len(x); j++ {
+			if x[j] > x[i] || x[j] != x[j] && x[i] == x[i] {
+				x[i], x[j] = x[j], x[i]
+			}
+		}
+		sum += x[i]
+	}
+	return sum
 }
 
 // scores sets dst to the scores of a row.

@@ -218,6 +218,8 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return d.add(x, d.norm(l.Post, d.linear(&l.Down[0], up)))
 	case *Attention:
 		return d.attention(l, x)
+	case *Latent:
+		return d.latent(l, x)
 	case *Embedding:
 		var y []float64
 		for i, token := range d.batch.Tokens {

@@ -70,7 +70,11 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 6).Draw(t, "layer") {
+	switch rapid.IntRange(0, 7).Draw(t, "layer") {
+	case 7:
+		b := someLatent(t, width, norm, linear)
+		b.Post = post()
+		return b, ""
 	case 0:
 		l := linear("linear", width, rapid.IntRange(1, 9).Draw(t, "out"))
 		return &l, ""
@@ -185,6 +189,8 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		each(append(slices.Clone(l.In), l.Down...)...)
 	case *Attention:
 		each(append(slices.Clone(l.QKV), l.Out...)...)
+	case *Latent:
+		each(slices.Concat(l.In, l.QUp, l.Up, l.Out)...)
 	case Residual:
 		for _, inner := range l.Layer.(Sequential) {
 			if l, is := inner.(*Linear); is {
@@ -214,6 +220,9 @@ func layerProperty(t *rapid.T) {
 	rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
 	params := values(rng, l)
 	_, attends := l.(*Attention)
+	if _, latent := l.(*Latent); latent {
+		attends = true
+	}
 	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {
 		l = Tiled{l, rapid.IntRange(1, 4).Draw(t, "tile")}
 	}

@@ -70,6 +70,13 @@ func TestRefuses(t *testing.T) {
 		"rope of other heads": {attention(func(a *Attention) {
 			a.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 1e4, Dim: 8}, nil)
 		})},
+		"latent without Up":     {latentOf(func(b *Latent) { b.Up = nil })},
+		"latent, other queries": {latentOf(func(b *Latent) { b.KeyDim++ })},
+		"latent, other rank":    {latentOf(func(b *Latent) { b.KVNorm = *NewRMSNorm("n", 5) })},
+		"latent, norm alone":    {latentOf(func(b *Latent) { b.QNorm = *NewRMSNorm("n", 8) })},
+		"latent, other rope": {latentOf(func(b *Latent) {
+			b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 1e4, Dim: 4}, nil)
+		})},
 		"inner widths":        {change(NewMLP("m", 8, 16, square, false), func(b *MLP) { b.Down[0] = *NewLinear("d", 8, 8, false) })},
 		"MLP of zeros":        {&MLP{In: make([]Linear, 1), Down: make([]Linear, 1)}},
 		"router":              {experts(func(e *Experts) { e.Router = *NewLinear("r", 8, 2, false) })},
@@ -97,6 +104,14 @@ func TestRefuses(t *testing.T) {
 	if _, err := NewModel(math.MaxInt, MSE{}, Options{}, NewLinear("l", math.MaxInt, math.MaxInt, false)); !errors.Is(err, snug.ErrConfig) {
 		t.Error("a matrix whose number of elements overflows")
 	}
+}
+
+// latentOf is a changed Latent for rows of 8 elements.
+func latentOf(f func(*Latent)) Layer {
+	return change(&Latent{
+		In: []Linear{*NewLinear("q", 8, 10, false), *NewLinear("down", 8, 5, false)}, Up: []Linear{*NewLinear("up", 3, 14, false)},
+		Out: []Linear{*NewLinear("out", 8, 8, false)}, Heads: 2, KeyDim: 3, RopeDim: 2, ValueDim: 4, Scale: 1,
+	}, f)
 }
 
 // convOf is a convolution of 2 channels.
