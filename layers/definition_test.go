@@ -186,6 +186,32 @@ func (d *definition) add(x, y []float64) []float64 {
 }
 
 // layer computes a layer; act is the name of its activation.
+// shortConv returns c·conv(b·u).
+func (d *definition) shortConv(l *ShortConv, in []float64) (y []float64) {
+	n, at := l.width(), func(row, part, channel int) float64 { return in[(3*row+part)*l.width()+channel] }
+	for s := range d.batch.Sequences {
+		lo := s * d.batch.Rows / d.batch.Sequences
+		if d.batch.Starts != nil {
+			lo = d.batch.Starts[s]
+		}
+		for row := lo; row < d.batch.end(s); row++ {
+			for c := range n {
+				sum := 0.0
+				if l.Bias != nil {
+					sum = d.values[l.Bias][c]
+				}
+				for tap := range l.Taps {
+					if from := row - l.Taps + 1 + tap; from >= lo {
+						sum += d.values[l.Conv][c*l.Taps+tap] * at(from, 0, c) * at(from, 2, c)
+					}
+				}
+				y = append(y, sum*at(row, 1, c))
+			}
+		}
+	}
+	return y
+}
+
 func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 	switch l := l.(type) {
 	case *Linear:
@@ -216,6 +242,8 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 			}
 		}
 		return d.add(x, d.norm(l.Post, d.linear(&l.Down[0], up)))
+	case *ShortConv:
+		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.shortConv(l, d.linear(&l.In[0], d.norm(l.Norm, x))))))
 	case *Attention:
 		return d.attention(l, x)
 	case *Latent:

@@ -76,7 +76,7 @@ func (p *Pass) ReleaseSaved(s Saved) {
 	p.kept = s.Tensors(p.kept[:0])
 	p.Put(p.kept...)
 	switch s.(type) { // newSaved uses these again
-	case *output, *normSaved, *batchSaved, *attentionSaved, *latentSaved, *mlpSaved, *expertsSaved, *maxPoolSaved:
+	case *output, *normSaved, *batchSaved, *attentionSaved, *latentSaved, *shortConvSaved, *mlpSaved, *expertsSaved, *maxPoolSaved:
 		p.sets = append(p.sets, s)
 	}
 }

@@ -70,7 +70,7 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 7).Draw(t, "layer") {
+	switch rapid.IntRange(0, 8).Draw(t, "layer") {
 	case 7:
 		b := someLatent(t, width, norm, linear)
 		b.Post = post()
@@ -119,6 +119,15 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		}
 		if flip("sinks") {
 			b.Sinks = newParam("sinks", 1, b.Heads)
+		}
+		return b, ""
+	case 8:
+		b := &ShortConv{Norm: norm("norm", width), Post: post(), Taps: rapid.IntRange(1, 6).Draw(t, "taps")}
+		inner := rapid.IntRange(1, 5).Draw(t, "inner")
+		b.In, b.Out, b.Conv = []Linear{linear("in", width, 3*inner)}, []Linear{linear("out", inner, width)}, newParam("conv", 1, inner, 1, b.Taps)
+		if b.Conv.Trains = flip("conv trains"); flip("bias") {
+			b.Bias = newParam("bias", 1, inner)
+			b.Bias.Trains = flip("bias trains")
 		}
 		return b, ""
 	case 3:
@@ -191,6 +200,8 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		each(append(slices.Clone(l.QKV), l.Out...)...)
 	case *Latent:
 		each(slices.Concat(l.In, l.QUp, l.Up, l.Out)...)
+	case *ShortConv:
+		each(append(slices.Clone(l.In), l.Out...)...)
 	case Residual:
 		for _, inner := range l.Layer.(Sequential) {
 			if l, is := inner.(*Linear); is {
@@ -220,7 +231,8 @@ func layerProperty(t *rapid.T) {
 	rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
 	params := values(rng, l)
 	_, attends := l.(*Attention)
-	if _, latent := l.(*Latent); latent {
+	switch l.(type) {
+	case *Latent, *ShortConv:
 		attends = true
 	}
 	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {

@@ -51,10 +51,10 @@ func untiledIn(l Layer) (why string) {
 	return why
 }
 
-// attends reports whether a layer is an attention, or has one in it.
+// attends reports whether rows of a sequence depend on each other in a layer.
 func attends(l Layer) bool {
 	switch l := l.(type) {
-	case *Attention:
+	case *Attention, *ShortConv:
 		return true
 	case interface{ inside() []Layer }:
 		return slices.ContainsFunc(l.inside(), attends)
