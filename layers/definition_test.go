@@ -13,6 +13,7 @@ type definition struct {
 	batch  Batch
 	values map[*Param][]float64
 	source []float64 // of a cross-attention
+	chosen [][]int   // experts of each row
 }
 
 func (d *definition) linear(l *Linear, x []float64) (y []float64) {
@@ -246,6 +247,8 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.shortConv(l, d.linear(&l.In[0], d.norm(l.Norm, x))))))
 	case *Attention:
 		return d.attention(l, x)
+	case *Experts:
+		return d.experts(l, x)
 	case *Latent:
 		return d.latent(l, x)
 	case *Embedding:

@@ -13,6 +13,8 @@ import (
 //
 //	y = x + Σ weight·down(act(gate·h)·up·h)   over the experts that the router chooses for a row, h = norm(x)
 //
+// and adds that of the Shared expert, if there is one.
+//
 // Rows are grouped by expert, without padding: the rows of an expert are copied into one tensor, and the products of
 // the expert run over this tensor only. The layer keeps its output and the router's logits. The backward step routes by
 // these logits again, so it chooses the same experts, and recomputes the inner activations, one expert at a time.
@@ -24,6 +26,7 @@ type Experts struct {
 	Router     Linear // to an element for each expert
 	Routing    fused.Router
 	Experts    []Expert
+	Shared     *SharedExpert // nil for none
 	Activation Activation
 	Balance    *Balance         // nil for none
 	Prefetch   func(expert int) // unless nil, asks for the matrices of an expert that is needed next
@@ -75,6 +78,9 @@ func (b *Experts) Width(in int) (int, error) {
 			return 0, err
 		}
 	}
+	if err := b.Shared.check(in); err != nil {
+		return 0, err
+	}
 	_, err := b.Router.Width(in)
 	return in, err
 }
@@ -85,7 +91,7 @@ func (b *Experts) Params(yield func(*Param) bool) {
 	for i := range b.Experts {
 		lists = append(lists, listOf(b.Experts[i].In), listOf(b.Experts[i].Down))
 	}
-	yieldAll(yield, lists...)
+	yieldAll(yield, append(lists, b.Shared.lists()...)...)
 }
 
 // Forward implements [Layer].
@@ -158,6 +164,7 @@ func (b *Experts) forward(p *Pass, s Stats, y, x *Tensor) *Tensor {
 	}
 	b.finish(p)
 	b.unroute(p)
+	b.addShared(p, y, h)
 	p.Put(h)
 	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
 	return logits
@@ -223,7 +230,9 @@ func (b *Experts) Backward(p *Pass, x *Tensor, kept Saved, d *Tensor) *Tensor {
 	b.Router.weightGradients(p, h, dlogits)
 	b.Router.inputGradient(p, dh, dlogits, 1)
 	p.Done(b.Router.Weight, b.Router.Bias)
-	p.Put(h, dlogits)
+	p.Put(dlogits)
+	b.sharedBackward(p, dh, d, h)
+	p.Put(h)
 	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
 	p.Put(dh)
 	return d

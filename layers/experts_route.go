@@ -19,6 +19,8 @@ type routed struct {
 	weights, dweights *Tensor // float32, one for each pair: weights and, in a backward step, their gradients
 
 	groupPairs, groupRows []int32
+
+	zeros, numbers []int32 // as long as the longest batch of a shared expert
 }
 
 // grow makes room for a batch.

@@ -17,10 +17,10 @@ func someLatent(t *rapid.T, width int, norm func(string, int) Norm, linear func(
 	b.In = []Linear{linear("q", width, b.queries()), linear("down", width, rank+b.RopeDim)}
 	if flip("two steps") {
 		qrank := number("query rank", 5)
-		b.In[0], b.QNorm = linear("qdown", width, qrank), norm("qnorm", qrank)
+		b.In[0], b.QNorm = linear("qdown", width, qrank), *NewRMSNorm("qnorm", qrank)
 		b.QUp = []Linear{linear("qup", qrank, b.queries())}
 	}
-	b.KVNorm, b.Up = norm("kvnorm", rank), []Linear{linear("up", rank, b.pairs())}
+	b.KVNorm, b.Up = *NewRMSNorm("kvnorm", rank), []Linear{linear("up", rank, b.pairs())}
 	b.Out = []Linear{linear("out", b.Heads*b.ValueDim, width)}
 	if flip("rope") {
 		b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: b.RopeDim, Interleaved: flip("interleaved")}, nil)

@@ -1,0 +1,111 @@
+package layers
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/snug-ml/snug/fused"
+	"pgregory.net/rapid"
+)
+
+// someExperts draws Experts, whose norm and matrices are drawn by the functions.
+func someExperts(t *rapid.T, width int, norm func(string, int) Norm, linear func(string, int, int) Linear) *Experts {
+	flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
+	count, hidden := rapid.IntRange(1, 4).Draw(t, "experts"), rapid.IntRange(1, 5).Draw(t, "hidden")
+	b := &Experts{Norm: norm("norm", width), Router: *NewLinear("router", width, count, false), Activation: SiLU, Routing: fused.Router{
+		Experts: count, Chosen: rapid.IntRange(1, count).Draw(t, "chosen"), Sigmoid: flip("sigmoid"), Normalize: flip("normalize"), Scale: 1.5}}
+	for i := range count {
+		of := func(name string) string { return fmt.Sprint(i, name) }
+		b.Experts = append(b.Experts, Expert{
+			In:   []Linear{linear(of("gate"), width, hidden), linear(of("up"), width, hidden)},
+			Down: []Linear{linear(of("down"), hidden, width)},
+		})
+	}
+	if flip("shared") {
+		hidden := rapid.IntRange(1, 5).Draw(t, "shared hidden")
+		b.Shared = &SharedExpert{
+			In:   []Linear{linear("shared gate", width, hidden), linear("shared up", width, hidden)},
+			Down: []Linear{linear("shared down", hidden, width)},
+		}
+		if flip("shared gate") {
+			l := linear("shared switch", width, 1)
+			b.Shared.Gate = &l
+		}
+	}
+	return b
+}
+
+// linears returns the matrices that may have adapters.
+func (b *Experts) linears() (list []Linear) {
+	for _, e := range b.Experts {
+		list = slices.Concat(list, e.In, e.Down)
+	}
+	if s := b.Shared; s != nil {
+		if list = slices.Concat(list, s.In, s.Down); s.Gate != nil {
+			list = append(list, *s.Gate)
+		}
+	}
+	return list
+}
+
+// experts computes Experts row by row, with the choice that the first call makes, which has no gradient.
+func (d *definition) experts(b *Experts, x []float64) []float64 {
+	h := d.norm(b.Norm, x)
+	width := b.Router.In
+	expert := func(in, down []Linear, h []float64) []float64 {
+		up := d.linear(&in[1], h)
+		for i, g := range d.linear(&in[0], h) {
+			up[i] *= function["silu"](g)
+		}
+		return d.linear(&down[0], up)
+	}
+	var y []float64
+	for row := range slices.Chunk(h, width) {
+		scores := d.linear(&b.Router, row)
+		total := 0.0
+		for e, z := range scores {
+			if b.Routing.Sigmoid {
+				scores[e] = function["sigmoid"](z)
+			} else {
+				scores[e] = math.Exp(z)
+			}
+			total += scores[e]
+		}
+		if b.Routing.Sigmoid {
+			total = 1
+		}
+		at := len(y) / width
+		if len(d.chosen) == at {
+			order := make([]int, len(scores))
+			for e := range order {
+				order[e] = e
+			}
+			slices.SortStableFunc(order, func(a, b int) int { return -int(math.Copysign(1, scores[a]-scores[b])) })
+			d.chosen = append(d.chosen, order[:b.Routing.Chosen])
+		}
+		if b.Routing.Normalize {
+			total = 0
+			for _, e := range d.chosen[at] {
+				total += scores[e]
+			}
+		}
+		sum := make([]float64, width)
+		for _, e := range d.chosen[at] {
+			for i, v := range expert(b.Experts[e].In, b.Experts[e].Down, row) {
+				sum[i] += float64(b.Routing.Scale) * scores[e] / total * v
+			}
+		}
+		if s := b.Shared; s != nil {
+			open := 1.0
+			if s.Gate != nil {
+				open = function["sigmoid"](d.linear(s.Gate, row)[0])
+			}
+			for i, v := range expert(s.In, s.Down, row) {
+				sum[i] += open * v
+			}
+		}
+		y = append(y, sum...)
+	}
+	return d.add(x, y)
+}
