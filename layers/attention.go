@@ -9,14 +9,15 @@ import (
 	"github.com/snug-ml/snug/fused"
 )
 
-// Attention is y = x + post(out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h))) for h = norm(x). Zero norms are the
+// Attention is y = x + post(out(attention(rope(norm(q·h)), rope(norm(k·h)), norm(v·h)))) for h = norm(x). Zero norms are the
 // identity, and without a Rope q and k are not rotated. Queries of Heads heads share the keys and values of KVHeads heads.
 // With a Source it is cross-attention: keys and values are of the source, and all queries see all rows of their sequence.
 // It keeps q, k, v, the output of attention and a number for each row and head; the backward step computes the norm again.
 type Attention struct {
 	Norm                    Norm
-	QKV, Out                []Linear // QKV: three layers, or one for q, k and v side by side; Out: one
+	QKV, Out                []Linear // QKV: three layers, or one for q, k and v side by side, or two, whose k is v too; Out: one
 	QNorm, KNorm            Norm     // of heads
+	VNorm                   Norm     // of heads of values, beside QNorm and KNorm
 	Post                    Norm     // of the output
 	Sinks                   *Param   // of Heads elements, see [attention.Sinks]; nil for none
 	Rope                    *Angles  // nil for none
@@ -55,17 +56,19 @@ func NewAttention(name string, width, heads, kvHeads int) *Attention {
 // Width implements [Layer].
 func (b *Attention) Width(in int) (int, error) {
 	switch {
-	case b == nil || len(b.QKV) != 1 && len(b.QKV) != 3 || len(b.Out) != 1:
+	case b == nil || len(b.QKV) < 1 || len(b.QKV) > 3 || len(b.Out) != 1:
 		return 0, fmt.Errorf("layers: an Attention without QKV or Out: %w", snug.ErrConfig)
 	case b.Heads < 1 || b.KVHeads < 1 || b.HeadDim < 1 || b.Heads%b.KVHeads != 0:
 		return 0, fmt.Errorf("layers: an Attention of %d heads and %d of keys, of %d elements: want heads that divide the width, and a multiple of those of keys: %w", b.Heads, b.KVHeads, b.HeadDim, snug.ErrConfig)
 	case b.Plain && (b.Bidirectional || b.Softcap != 0):
 		return 0, fmt.Errorf("layers: a Plain Attention goes without Bidirectional and Softcap: %w", snug.ErrConfig)
-	case b.packed() && b.QNorm.Weight != nil:
+	case b.packed() && !b.QNorm.none():
 		return 0, fmt.Errorf("layers: an Attention with one QKV goes without norms of heads: %w", snug.ErrConfig)
+	case b.QNorm.none() && !b.VNorm.none(), len(b.QKV) == 2 && b.VNorm.none():
+		return 0, fmt.Errorf("layers: an Attention with a VNorm wants a QNorm, and one whose keys are its values a VNorm: %w", snug.ErrConfig)
 	case b.Parts && (!b.Bidirectional || b.Source != nil):
 		return 0, fmt.Errorf("layers: an Attention with Parts is Bidirectional, and without a Source: %w", snug.ErrConfig)
-	case b.QNorm.Weight == nil && b.KNorm.Weight != nil:
+	case b.QNorm.none() && !b.KNorm.none():
 		return 0, fmt.Errorf("layers: an Attention with a KNorm wants a QNorm: %w", snug.ErrConfig)
 	case b.Rope != nil && b.Rope.Rope().Dim > b.HeadDim:
 		return 0, fmt.Errorf("layers: an Attention with heads of %d elements has a Rope that turns %d: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
@@ -85,7 +88,7 @@ func (b *Attention) Width(in int) (int, error) {
 	if b.Source == nil {
 		return in, blockWidth(in, b.Norm, b.Post, b.QKV, b.Out[0], b.queries())
 	}
-	if b.packed() || b.Rope != nil || b.QNorm.Weight != nil || b.Window != 0 || b.Plain {
+	if len(b.QKV) != 3 || b.Rope != nil || !b.QNorm.none() || b.Window != 0 || b.Plain {
 		return 0, fmt.Errorf("layers: a Source goes with three QKV, and without Rope, norms of heads, Window and Plain: %w", snug.ErrConfig)
 	}
 	if err := b.Source.check(b.QKV[1:]); err != nil {
@@ -96,7 +99,7 @@ func (b *Attention) Width(in int) (int, error) {
 
 type attentionSaved struct {
 	blockSaved
-	q, k, v  *Tensor // q and k before their norms, if they have norms, or after the rope
+	q, k, v  *Tensor // before their norms, if they have norms, or after the rope; no v where k is v too
 	att, lse *Tensor
 }
 
@@ -151,7 +154,7 @@ func (b *Attention) packed() bool { return len(b.QKV) == 1 }
 // project computes q, k and v from the normalized input.
 func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 	h := p.Get(b.dim())
-	q, k, v = b.makeQKV(p)
+	q, k, v = b.makeQKV(p, len(b.QKV))
 	b.Norm.Compute(p, h, s, x)
 	for i, y := range [...]*Tensor{q, k, v} {
 		switch {
@@ -166,27 +169,54 @@ func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 	return q, k, v
 }
 
-// makeQKV makes tensors for q, k and v, or one for all three.
-func (b *Attention) makeQKV(p *Pass) (q, k, v *Tensor) {
+// makeQKV makes tensors for q, k and v, or one for all three, or, for two, q and k.
+func (b *Attention) makeQKV(p *Pass, count int) (q, k, v *Tensor) {
 	if b.packed() {
 		return p.Get(b.queries() + 2*b.keys()), nil, nil
 	}
 	q = p.Get(b.queries())
-	b.onSource(p, func() { k, v = p.Get(b.keys()), p.Get(b.keys()) })
+	b.onSource(p, func() {
+		if k = p.Get(b.keys()); count != 2 {
+			v = p.Get(b.keys())
+		}
+	})
 	return q, k, v
 }
 
-// ready applies the rope to q and k. If they have norms, it first normalizes them into
-// new tensors, which the caller frees, and writes the statistics to qs and ks.
-func (b *Attention) ready(p *Pass, qs, ks Stats, q, k *Tensor) (*Tensor, *Tensor) {
-	if b.QNorm.Weight != nil {
+// ready applies the rope to q and k. If they have norms, it first normalizes them, and v if that has a norm, into
+// new tensors, which drop frees, and writes the statistics to qs, ks and vs.
+func (b *Attention) ready(p *Pass, qs, ks, vs Stats, q, k, v *Tensor) (*Tensor, *Tensor, *Tensor) {
+	if !b.QNorm.none() {
 		from, fromK := q, k
 		q, k = p.Get(b.queries()), p.Get(b.keys())
 		b.QNorm.Compute(p, q, qs, from)
 		b.KNorm.Compute(p, k, ks, fromK)
+		if !b.VNorm.none() {
+			fromV := b.rawValues(fromK, v)
+			v = p.Get(b.keys())
+			b.VNorm.Compute(p, v, vs, fromV)
+		}
 	}
 	b.rotate(p, q, k, fused.Rotary)
-	return q, k
+	return q, k, v
+}
+
+// rawValues returns what the norm of values takes: v, or k where that is v too.
+func (b *Attention) rawValues(k, v *Tensor) *Tensor {
+	if len(b.QKV) == 2 {
+		return k
+	}
+	return v
+}
+
+// drop frees what ready made.
+func (b *Attention) drop(p *Pass, q, k, v *Tensor) {
+	if !b.QNorm.none() {
+		p.Put(q, k)
+	}
+	if !b.VNorm.none() {
+		p.Put(v)
+	}
 }
 
 // Query computes q, k and v of the rows of x as attention takes them; k and v are nil if they lie in q. The caller frees
@@ -196,7 +226,14 @@ func (b *Attention) Query(p *Pass, x *Tensor) (q, k, v *Tensor) {
 		return &Tensor{}, nil, nil
 	}
 	q, k, v = b.project(p, Stats{}, x)
-	if b.QNorm.Weight != nil {
+	if !b.QNorm.none() {
+		if !b.VNorm.none() {
+			from := b.rawValues(k, v)
+			if v == nil {
+				v = p.Get(b.keys())
+			}
+			b.VNorm.Compute(p, v, Stats{}, from)
+		}
 		b.QNorm.Compute(p, q, Stats{}, q)
 		b.KNorm.Compute(p, k, Stats{}, k)
 	}
@@ -237,12 +274,10 @@ func (b *Attention) save(p *Pass, x *Tensor, whole bool) *attentionSaved {
 	s.keepPost(p, b.Post, b.dim())
 	s.att, s.lse = p.Get(b.queries()), b.keepScores(p)
 	s.q, s.k, s.v = b.project(p, s.norm, x)
-	q, k := b.ready(p, Stats{}, Stats{}, s.q, s.k)
-	b.attend(p, s.att, s.lse, q, k, s.v)
-	if b.QNorm.Weight != nil {
-		p.Put(q, k)
-	}
-	if whole || b.Post.Weight != nil {
+	q, k, v := b.ready(p, Stats{}, Stats{}, Stats{}, s.q, s.k, s.v)
+	b.attend(p, s.att, s.lse, q, k, v)
+	b.drop(p, q, k, v)
+	if whole || !b.Post.none() {
 		leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
 	}
 	return s
@@ -280,21 +315,22 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 	if dout != d {
 		p.Put(dout)
 	}
-	var qs, ks Stats
-	q, k := s.q, s.k
-	if b.QNorm.Weight != nil {
-		qs, ks = b.QNorm.NewStats(p, b.Heads), b.KNorm.NewStats(p, b.KVHeads)
-		q, k = b.ready(p, qs, ks, q, k)
+	var qs, ks, vs Stats
+	q, k, v := s.q, s.k, s.v
+	if !b.QNorm.none() {
+		qs, ks, vs = b.QNorm.NewStats(p, b.Heads), b.KNorm.NewStats(p, b.KVHeads), b.VNorm.NewStats(p, b.KVHeads)
+		q, k, v = b.ready(p, qs, ks, vs, q, k, v)
 	}
-	dq, dk, dv := b.makeQKV(p)
-	b.attendBackward(p, dq, dk, dv, datt, q, k, s.v, s.att, s.lse)
+	dq, dk, dv := b.makeQKV(p, 3)
+	b.attendBackward(p, dq, dk, dv, datt, q, k, v, s.att, s.lse)
 	p.Put(datt)
 	b.rotate(p, dq, dk, fused.RotaryBackward)
-	if b.QNorm.Weight != nil {
-		p.Put(q, k)
+	if !b.QNorm.none() {
+		b.drop(p, q, k, v)
 		b.QNorm.Gradients(p, dq, dq, qs, s.q, 0)
 		b.KNorm.Gradients(p, dk, dk, ks, s.k, 0)
-		p.Put(qs.mean, qs.rstd, ks.mean, ks.rstd)
+		dv = b.valueGradients(p, dk, dv, vs, s)
+		p.Put(qs.mean, qs.rstd, ks.mean, ks.rstd, vs.mean, vs.rstd)
 	}
 	if b.frees() {
 		p.Put(s.att, s.q, s.k, s.v)
@@ -314,6 +350,21 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 	p.Put(dq, dk, dv)
 	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
 	p.Put(dh)
+}
+
+// valueGradients turns the gradient of the normalized values into the gradient of v. Where k is v too it adds that to dk, and
+// returns nil.
+func (b *Attention) valueGradients(p *Pass, dk, dv *Tensor, vs Stats, s *attentionSaved) *Tensor {
+	switch {
+	case b.VNorm.none():
+	case len(b.QKV) == 2:
+		b.VNorm.Gradients(p, dk, dv, vs, s.k, 1)
+		p.Put(dv)
+		return nil
+	default:
+		b.VNorm.Gradients(p, dv, dv, vs, s.v, 0)
+	}
+	return dv
 }
 
 // rotate turns the heads of q and k by their positions, or their gradients back. Without a k the rows of q have both side by side.

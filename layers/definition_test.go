@@ -44,10 +44,10 @@ func (d *definition) linear(l *Linear, x []float64) (y []float64) {
 }
 
 func (d *definition) norm(n Norm, x []float64) (y []float64) {
-	if n.Weight == nil {
+	if n.none() {
 		return slices.Clone(x)
 	}
-	for row := range slices.Chunk(x, n.Weight.Len()) {
+	for row := range slices.Chunk(x, n.cols()) {
 		if n.ScaleOnly {
 			for i, v := range row {
 				y = append(y, v*d.values[n.Weight][i])
@@ -65,7 +65,10 @@ func (d *definition) norm(n Norm, x []float64) (y []float64) {
 			square += (v - mean) * (v - mean) / float64(len(row))
 		}
 		for i, v := range row {
-			w := d.values[n.Weight][i]
+			w := 1.0
+			if n.Weight != nil {
+				w = d.values[n.Weight][i]
+			}
 			if n.PlusOne {
 				w++
 			}
@@ -103,7 +106,7 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 	if b.Source != nil {
 		k, v = d.linear(&b.QKV[1], d.source), d.linear(&b.QKV[2], d.source)
 	} else if !b.packed() {
-		k, v = d.linear(&b.QKV[1], h), d.linear(&b.QKV[2], h)
+		k, v = d.linear(&b.QKV[1], h), d.linear(&b.QKV[len(b.QKV)-1], h)
 	} else {
 		var all []float64
 		all, q = q, nil
@@ -111,7 +114,7 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 			q, k, v = append(q, row[:b.queries()]...), append(k, row[b.queries():][:b.keys()]...), append(v, row[b.queries()+b.keys():]...)
 		}
 	}
-	q, k = d.norm(b.QNorm, q), d.norm(b.KNorm, k)
+	q, k, v = d.norm(b.QNorm, q), d.norm(b.KNorm, k), d.norm(b.VNorm, v)
 	if b.Rope != nil {
 		inverse, _, err := b.Rope.Rope().Frequencies(0)
 		if err != nil {
@@ -309,6 +312,12 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return x
 	case Residual:
 		return d.add(x, d.layer(l.Layer, act, x))
+	case *Scaled:
+		y := d.layer(l.Layer, act, x)
+		for i := range y {
+			y[i] *= d.values[l.Factor][0]
+		}
+		return y
 	case Tiled:
 		return d.layer(l.Layer, act, x)
 	case Concat:

@@ -242,14 +242,14 @@ func (s *blockSaved) Tensors(list []*Tensor) []*Tensor {
 
 // keepPost allocates what the norm after a block keeps.
 func (s *blockSaved) keepPost(p *Pass, post Norm, width int) {
-	if post.Weight != nil {
+	if !post.none() {
 		s.half, s.post = p.Get(width), post.NewStats(p, 1)
 	}
 }
 
 // leave computes y = x + post(in·w + b), the end of a block. s, unless nil, keeps what the backward step of post needs.
 func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
-	if post.Weight == nil {
+	if post.none() {
 		p.copyTo(y, x)
 		l.compute(p, y, in, 1)
 		return
@@ -266,10 +266,10 @@ func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 // leaveBackward returns the gradient of in·w + b for the gradient d of leave's y: d itself if there is no post,
 // otherwise a new tensor.
 func leaveBackward(p *Pass, d *Tensor, post Norm, s *blockSaved) *Tensor {
-	if post.Weight == nil {
+	if post.none() {
 		return d
 	}
-	half := p.Get(post.Weight.Len())
+	half := p.Get(post.cols())
 	post.Gradients(p, half, d, s.post, s.half, 0)
 	return half
 }

@@ -88,6 +88,11 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		if flip("gated") {
 			act = rapid.SampledFrom([]string{"silu", "tanh"}).Draw(t, "act")
 			b.Activation, b.In = gated[act], append([]Linear{linear("gate", width, hidden)}, b.In...)
+			if flip("scaled") {
+				factor := newParam("factor", 1, 1)
+				factor.Trains = false
+				return &Scaled{Layer: b, Factor: factor}, act
+			}
 			return b, act
 		}
 		act = rapid.SampledFrom(names).Draw(t, "act")
@@ -106,6 +111,11 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			b.QKV = []Linear{linear("q", width, q), linear("k", width, kv), linear("v", width, kv)}
 			if flip("norms of heads") {
 				b.QNorm, b.KNorm = *NewRMSNorm("qnorm", dim), *NewRMSNorm("knorm", dim)
+				if flip("norm of values") {
+					if b.VNorm = (Norm{Unit: dim, Eps: 1e-6}); flip("keys are values") {
+						b.QKV = b.QKV[:2]
+					}
+				}
 			}
 		}
 		if flip("rope") {
@@ -198,6 +208,9 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		each(*l)
 	case *MLP:
 		each(append(slices.Clone(l.In), l.Down...)...)
+	case *Scaled:
+		b := l.Layer.(*MLP)
+		each(append(slices.Clone(b.In), b.Down...)...)
 	case *Attention:
 		each(append(slices.Clone(l.QKV), l.Out...)...)
 	case *Experts:

@@ -155,7 +155,7 @@ func (b *MLP) save(p *Pass, s *mlpSaved, x *Tensor, whole bool) {
 	s.norm = b.Norm.NewStats(p, 1)
 	s.keepPost(p, b.Post, b.Down[0].Out)
 	s.gate, s.up = b.project(p, s.norm, x)
-	if !whole && b.Post.Weight == nil {
+	if !whole && b.Post.none() {
 		return
 	}
 	act := p.Get(b.Down[0].In)
@@ -181,7 +181,7 @@ func (b *MLP) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
 	p.eachTile(func() {
 		x, d := p.rowsOf(&p.tile.x, x), p.rowsOf(&p.tile.d, dy)
 		s := newSaved[mlpSaved](p)
-		if b.Post.Weight != nil {
+		if !b.Post.none() {
 			s.y = p.Get(b.Down[0].Out)
 		}
 		b.save(p, s, x, false)

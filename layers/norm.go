@@ -9,10 +9,12 @@ import (
 
 // Norm is a LayerNorm (Ba et al. 2016, arXiv:1607.06450), or without a Bias an RMSNorm (Zhang and Sennrich 2019,
 // arXiv:1910.07467), over as many elements as Weight has: a norm of heads takes rows of several heads, and of images with
-// channels last it takes the channels of each position. The zero Norm is the identity.
+// channels last it takes the channels of each position. The zero Norm is the identity. With Unit and without a Weight it is an RMSNorm
+// that multiplies by nothing, over Unit elements.
 type Norm struct {
 	Weight, Bias *Param
 	Eps          float32
+	Unit         int  // elements of an RMSNorm without a Weight, whose factors are 1; 0 for others
 	PlusOne      bool // multiplies by 1+w in place of w; see [Pass.GrowOnes]
 	ScaleOnly    bool // a LayerScale, which multiplies by w and normalizes nothing, see [NewLayerScale]; without a Bias
 }
@@ -27,6 +29,17 @@ func NewLayerNorm(name string, cols int) *Norm {
 	return &Norm{Weight: ones(name+".weight", cols), Bias: newParam(name+".bias", 0, cols), Eps: 1e-5}
 }
 
+// none reports whether a norm is the identity.
+func (n Norm) none() bool { return n.Weight == nil && n.Unit == 0 }
+
+// cols returns the elements that are normalized together.
+func (n Norm) cols() int {
+	if n.Weight == nil {
+		return n.Unit
+	}
+	return n.Weight.Len()
+}
+
 // Stats has the statistics of rows that a norm keeps for its backward step. Only a LayerNorm has a mean.
 type Stats struct{ mean, rstd *Tensor }
 
@@ -39,7 +52,7 @@ func (s Stats) Release(p *Pass) {
 
 // NewStats returns memory for the statistics, width of them for each row.
 func (n Norm) NewStats(p *Pass, width int) (s Stats) {
-	if n.Weight == nil || n.ScaleOnly || !p.made() {
+	if n.none() || n.ScaleOnly || !p.made() {
 		return s
 	}
 	if s.rstd = p.Stat(width); n.Bias != nil {
@@ -48,8 +61,12 @@ func (n Norm) NewStats(p *Pass, width int) (s Stats) {
 	return s
 }
 
-// gamma returns the factors of a norm: w, or 1+w in a vector that the next call overwrites.
+// gamma returns the factors of a norm: w, ones, or 1+w in a vector that the next call overwrites.
 func (n Norm) gamma(p *Pass) (snug.View, error) {
+	if n.Weight == nil {
+		err := p.GrowOnes(n.Unit)
+		return part(p.ones.v, 0, min(n.Unit, p.ones.v.Len())), err
+	}
 	w := n.Weight.Value
 	if !n.PlusOne {
 		return w, nil
@@ -63,7 +80,7 @@ func (n Norm) gamma(p *Pass) (snug.View, error) {
 
 // Compute computes out = norm(x), in place if both are the same. The zero Stats keep nothing.
 func (n Norm) Compute(p *Pass, out *Tensor, s Stats, x *Tensor) {
-	if n.Weight == nil {
+	if n.none() {
 		if out != x {
 			p.copyTo(out, x)
 		}
@@ -87,7 +104,7 @@ func (n Norm) Compute(p *Pass, out *Tensor, s Stats, x *Tensor) {
 // Gradients computes dx = beta·dx + the gradient with respect to x, and adds the gradients of the parameters to the
 // window. beta is 0 or 1.
 func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float32) {
-	if n.Weight == nil {
+	if n.none() {
 		if beta == 0 && dx != dy {
 			p.copyTo(dx, dy)
 		} else if beta != 0 {
@@ -104,7 +121,7 @@ func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float3
 		if n.ScaleOnly {
 			return n.scaleGradients(p, dx, dy, x, gamma, into.Input)
 		}
-		cols := n.Weight.Len()
+		cols := n.cols()
 		rows := x.Len() / cols
 		if n.Bias == nil {
 			dweight, params, err := p.Gradient(n.Weight)
@@ -160,8 +177,17 @@ func (p *Pass) gradients(weight, bias *Param) (dweight, dbias snug.View, into sn
 // Width implements [Layer].
 func (n Norm) Width(in int) (int, error) {
 	switch {
-	case n.Weight == nil:
+	case n.none():
 		return in, nil
+	case n.Weight == nil && (n.Bias != nil || n.ScaleOnly || n.PlusOne || n.Unit < 0):
+		return 0, fmt.Errorf("layers: a norm of %d elements without a Weight has a Bias, ScaleOnly or PlusOne: %w", n.Unit, snug.ErrConfig)
+	case n.Weight == nil:
+		if !(n.Eps >= 0) || in%n.Unit != 0 {
+			return 0, fmt.Errorf("layers: a norm of %d elements without a Weight, for rows of %d, and Eps is %v: %w", n.Unit, in, n.Eps, snug.ErrConfig)
+		}
+		return in, nil
+	case n.Unit != 0:
+		return 0, fmt.Errorf("layers: Unit of %s is %d, want 0 beside a Weight: %w", n.Weight.Name, n.Unit, snug.ErrConfig)
 	case n.ScaleOnly && n.Bias != nil:
 		return 0, fmt.Errorf("layers: %s is a LayerScale with a Bias: %w", n.Weight.Name, snug.ErrConfig)
 	case !(n.Eps >= 0) || n.Bias != nil && n.Bias.Len() != n.Weight.Len():
@@ -174,10 +200,10 @@ func (n Norm) Width(in int) (int, error) {
 
 // cuts returns an error if the norm would take other elements of images for the channels of a position.
 func (n Norm) cuts(i image) error {
-	if n.Weight == nil {
+	if n.none() {
 		return nil
 	}
-	return i.cut(n.Weight.Len())
+	return i.cut(n.cols())
 }
 
 // Params implements [Layer].
@@ -210,8 +236,8 @@ func (n Norm) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
 	}
 	s := newSaved[normSaved](p)
 	s.y = p.Get(p.width(x))
-	if n.Weight != nil {
-		s.stats = n.NewStats(p, p.width(x)/n.Weight.Len())
+	if !n.none() {
+		s.stats = n.NewStats(p, p.width(x)/n.cols())
 	}
 	n.Compute(p, s.y, s.stats, x)
 	return s.y, s

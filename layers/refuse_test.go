@@ -62,6 +62,8 @@ func TestRefuses(t *testing.T) {
 		"plain, both directions": {attention(func(a *Attention) { a.Plain, a.Bidirectional = true, true })},
 		"plain, softcap":         {attention(func(a *Attention) { a.Plain, a.Softcap = true, 1 })},
 		"norm of keys alone":     {attention(func(a *Attention) { a.KNorm = *NewRMSNorm("k", 4) })},
+		"norm of values alone":   {attention(func(a *Attention) { a.VNorm = Norm{Unit: 4} })},
+		"keys are plain values":  {attention(func(a *Attention) { a.QKV = a.QKV[:2] })},
 		"parts, causal":          {attention(func(a *Attention) { a.Parts = true })},
 		"parts, cross-attention": {attention(func(a *Attention) { a.Parts, a.Bidirectional, a.Source = true, true, &Source{} })},
 		"packed, norms of heads": {attention(func(a *Attention) {

@@ -15,13 +15,14 @@ import (
 type RopeKind string
 
 const (
-	RopeDefault RopeKind = "default"  // Su et al. 2021, arXiv:2104.09864
-	RopeLinear  RopeKind = "linear"   // all frequencies divided by Factor
-	RopeDynamic RopeKind = "dynamic"  // a base that grows with the sequence (NTK-aware)
-	RopeLlama3  RopeKind = "llama3"   // low frequencies divided by Factor, as in Llama 3.1
-	RopeYarn    RopeKind = "yarn"     // Peng et al. 2023, arXiv:2309.00071
-	RopeLong    RopeKind = "longrope" // a factor for each frequency, and others for longer sequences: Ding et al. 2024, arXiv:2402.13753
-	RopeAxial   RopeKind = "axial"    // each axis of Sections has frequencies of its own, from 1 on, as in the towers of Qwen2.5-VL
+	RopeDefault      RopeKind = "default"      // Su et al. 2021, arXiv:2104.09864
+	RopeLinear       RopeKind = "linear"       // all frequencies divided by Factor
+	RopeDynamic      RopeKind = "dynamic"      // a base that grows with the sequence (NTK-aware)
+	RopeLlama3       RopeKind = "llama3"       // low frequencies divided by Factor, as in Llama 3.1
+	RopeYarn         RopeKind = "yarn"         // Peng et al. 2023, arXiv:2309.00071
+	RopeLong         RopeKind = "longrope"     // a factor for each frequency, and others for longer sequences: Ding et al. 2024, arXiv:2402.13753
+	RopeProportional RopeKind = "proportional" // the default's frequencies for the first Turned pairs, and 0 for the others, divided by Factor, as in Gemma 4
+	RopeAxial        RopeKind = "axial"        // each axis of Sections has frequencies of its own, from 1 on, as in the towers of Qwen2.5-VL
 )
 
 // Rope is a rotary position embedding: it rotates elements i and i+Dim/2 of a head, or 2i and 2i+1 if it is Interleaved, by the angle
@@ -32,6 +33,7 @@ type Rope struct {
 	Dim    int     // elements of a head that turn: the first ones
 	Factor float64 // all kinds except default: how many times longer sequences become
 
+	Turned            int     // proportional: pairs of elements that turn
 	MaxPositions      int     // dynamic: longest sequence for which the rope is not scaled
 	OriginalPositions int     // llama3, yarn, longrope: longest sequence before scaling
 	LowFreqFactor     float64 // llama3: a frequency of fewer rotations over OriginalPositions is divided by Factor
@@ -69,7 +71,7 @@ func (r Rope) Check() (err error) {
 	defer fault.Named(&err, "layers: Rope")
 	needs, known := r.Kind.Needs()
 	if !known {
-		return bad("Kind", "%q, want default, linear, dynamic, llama3, yarn, longrope or axial", r.Kind)
+		return bad("Kind", "%q, want default, linear, dynamic, llama3, yarn, longrope, proportional or axial", r.Kind)
 	}
 	positive := func(x float64) bool { return x > 0 && x <= math.MaxFloat32 }
 	for _, f := range []struct {
@@ -117,6 +119,8 @@ func (r Rope) Check() (err error) {
 		return bad("Factor", "%v, want 1 or more", r.Factor)
 	case r.Kind == RopeDynamic && r.Dim == 2:
 		return bad("Dim", "2, want 4 or more for the rope %q", r.Kind)
+	case r.Turned < 0 || r.Turned > r.Dim/2 || r.Turned != 0 && r.Kind != RopeProportional:
+		return bad("Turned", "%d, want 0 to %d pairs of a rope %q", r.Turned, r.Dim/2, RopeProportional)
 	case r.Kind == RopeLlama3 && r.HighFreqFactor <= r.LowFreqFactor:
 		return bad("HighFreqFactor", "%v, want more than LowFreqFactor, which is %v", r.HighFreqFactor, r.LowFreqFactor)
 	case r.Kind == RopeYarn && r.Theta <= 1:
@@ -188,7 +192,7 @@ func (r Rope) scales() bool {
 func (k RopeKind) ByLength() bool { return k == RopeDynamic || k == RopeLong }
 
 var ropeNeeds = map[RopeKind]RopeNeeds{
-	RopeDefault: {}, RopeLinear: {Factor: true}, RopeDynamic: {Factor: true},
+	RopeDefault: {}, RopeLinear: {Factor: true}, RopeProportional: {Factor: true}, RopeDynamic: {Factor: true},
 	RopeLlama3: {Factor: true, Original: true}, RopeYarn: {Factor: true, Original: true}, RopeLong: {Factor: true, Original: true}, RopeAxial: {Sections: true},
 }
 
@@ -239,8 +243,11 @@ func (r Rope) Frequencies(length int) (inverse []float32, attention float64, err
 	default:
 		for i, p := range powers {
 			powers[i] = 1 / p
-			if r.Kind == RopeLinear {
+			if r.Kind == RopeLinear || r.Kind == RopeProportional {
 				powers[i] /= float32(r.Factor)
+			}
+			if r.Kind == RopeProportional && i >= r.Turned {
+				powers[i] = 0
 			}
 		}
 	}

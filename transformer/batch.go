@@ -257,7 +257,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	return max(c.Dim, c.Hidden, c.Heads*c.HeadDim, c.Experts.Hidden, c.Experts.Count)
+	return max(c.Dim, c.Hidden, c.Heads*c.widestHead(), c.Experts.Hidden, c.Experts.Count)
 }
 
 // workspaceLen returns the float32 elements of the largest workspace of an operation. Operations run one at a time and
@@ -272,7 +272,7 @@ func (m *Model) workspaceLen(rows int) int {
 		n = max(n, c.Vocab) // Logits has a row there
 	}
 	if c.biased() {
-		qkv := (c.Heads + 2*c.KVHeads) * c.HeadDim // side by side, the widest row with a bias
+		qkv := c.Heads*c.widestHead() + 2*c.widestKeys() // side by side, the widest row with a bias
 		n = max(n, fused.BiasAddWorkspaceLen(rows, max(c.Dim, qkv, c.Hidden, c.Experts.Hidden, c.Experts.Count)))
 	}
 	if c.LayerNorm {
@@ -287,7 +287,7 @@ func (m *Model) workspaceLen(rows int) int {
 		n = max(n, fused.BiasGELUWorkspaceLen(rows, c.Hidden))
 	}
 	if c.QKNorm {
-		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim))
+		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim), fused.RMSNormWorkspaceLen(rows*c.Heads, c.widestHead()))
 	}
 	if c.Experts.RouterLoss != 0 {
 		n = max(n, c.router().WorkspaceLen(rows))

@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -46,6 +47,11 @@ type Config struct {
 	NormPlusOne bool    // norms multiply by 1+w, not by w
 	PostNorms   bool    // a norm follows each half, before its output enters the residual stream
 	QKNorm      bool    // an RMSNorm of HeadDim weights normalizes each head of q and k before the rope
+
+	ValueNorm   bool // an RMSNorm without weights normalizes each head of v; wants QKNorm
+	LayerScalar bool // a number that does not train multiplies the output of each layer
+	// Full has what layers without a window have in place of KVHeads and HeadDim, for families with layers of two kinds.
+	Full FullAttention
 
 	QKVBias bool // the projections to q, k and v have biases
 	OutBias bool // the projection of attention's output has a bias
@@ -148,6 +154,41 @@ type Experts struct {
 	// output_router_logits is true, as transformers does.
 	RouterLoss float64
 }
+
+// FullAttention describes the layers without a window where these differ from the layers with one. The zero FullAttention says that they
+// do not.
+type FullAttention struct {
+	KVHeads, HeadDim int  // in place of those of the Config
+	KeysAreValues    bool // what k·h is, before its norm and the rope, v·h is too: there is no v
+}
+
+// of returns the Config with the KVHeads and the HeadDim of a layer.
+func (c *Config) of(layer int) *Config {
+	if c.Full == (FullAttention{}) {
+		return c
+	}
+	own := *c
+	if c.Windows[layer] != 0 {
+		own.Full = FullAttention{}
+	} else {
+		own.KVHeads, own.HeadDim = c.Full.KVHeads, c.Full.HeadDim
+	}
+	return &own
+}
+
+// keys returns the elements of a row of keys of a layer.
+func (c *Config) keys(layer int) int {
+	if c.Full != (FullAttention{}) && c.Windows[layer] == 0 {
+		return c.Full.KVHeads * c.Full.HeadDim
+	}
+	return c.KVHeads * c.HeadDim
+}
+
+// widestHead returns the HeadDim of the layers that have the largest.
+func (c *Config) widestHead() int { return max(c.HeadDim, c.Full.HeadDim) }
+
+// widestKeys returns the elements of a row of keys of the layers that have the most.
+func (c *Config) widestKeys() int { return max(c.KVHeads*c.HeadDim, c.Full.KVHeads*c.Full.HeadDim) }
 
 // hasExperts reports whether a layer has experts in place of the MLP.
 func (c *Config) hasExperts(layer int) bool {
@@ -270,6 +311,10 @@ func (c *Config) check() error {
 	switch {
 	case c.Heads%c.KVHeads != 0:
 		return bad("KVHeads", "%d, want a divisor of the %d heads", c.KVHeads, c.Heads)
+	case c.ValueNorm && !c.QKNorm, c.Full.KeysAreValues && !c.ValueNorm:
+		return bad("ValueNorm", "%t, without QKNorm, or beside KeysAreValues: want norms of q, k and v", c.ValueNorm)
+	case c.Full != FullAttention{} && (c.Full.KVHeads < 1 || c.Heads%max(1, c.Full.KVHeads) != 0 || c.Full.HeadDim < 1 || c.Full.HeadDim > maxCount):
+		return bad("Full.KVHeads", "%d of %d elements, want a divisor of the %d heads, and 1 to %d elements", c.Full.KVHeads, c.Full.HeadDim, c.Heads, maxCount)
 	case c.AttentionDropout >= 1 || c.ResidualDropout >= 1 || c.EmbeddingDropout >= 1:
 		return bad("AttentionDropout", "a rate of dropout of 1 or more")
 	case len(c.Windows) != c.Layers:
@@ -332,18 +377,20 @@ func (c *Config) checkPositions() error {
 		}
 		return nil
 	}
+	full := cmp.Or(c.Full.HeadDim, c.HeadDim)
 	for _, r := range []struct {
 		name string
 		Rope
-	}{{"Rope", c.Rope}, {"LocalRope", c.LocalRope}} {
+		most int
+	}{{"Rope", c.Rope, full}, {"LocalRope", c.LocalRope, c.HeadDim}} {
 		if r.name == "LocalRope" && r.Rope == (Rope{}) {
 			continue
 		}
 		if err := r.Check(); err != nil {
 			return fmt.Errorf("%s: %w", r.name, errors.Unwrap(err)) // without the name of package layers
 		}
-		if r.Dim > c.HeadDim {
-			return bad(r.name+".Dim", "%d, want at most the %d of HeadDim", r.Dim, c.HeadDim)
+		if r.Dim > r.most {
+			return bad(r.name+".Dim", "%d, want at most the %d of HeadDim", r.Dim, r.most)
 		}
 	}
 	if c.NoRope != nil && len(c.NoRope) != c.Layers {
@@ -362,12 +409,12 @@ func (c *Config) checkSizes() error {
 		name string
 		rows int
 		cols int
-	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.Hidden, c.Dim}, {"Heads", c.Heads, c.HeadDim}, {"Context", positions, c.Dim}} {
+	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.Hidden, c.Dim}, {"Heads", c.Heads, c.widestHead()}, {"Context", positions, c.Dim}} {
 		if n.rows > math.MaxInt/n.cols {
 			return bad(n.name, "%d×%d elements are too many", n.rows, n.cols)
 		}
 	}
-	if width := int64(c.Heads) * int64(c.HeadDim); width > maxCount || width*3 > int64(math.MaxInt/c.Dim) {
+	if width := int64(c.Heads) * int64(c.widestHead()); width > maxCount || width*3 > int64(math.MaxInt/c.Dim) {
 		return bad("Heads", "%d heads of %d elements are too many", c.Heads, c.HeadDim)
 	}
 	return nil

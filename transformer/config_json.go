@@ -60,7 +60,9 @@ func (c *Config) readCommon(f *fields, fam *family) error {
 	c.readEOS(f, f.std.eos)
 	c.Tied = optional(f, "tie_word_embeddings", f.std.tied)
 	f.only("is_causal", "true") // which the masks of all families read
-	f.only("per_layer_config", "{}")
+	if !fam.ownLayers {
+		f.only("per_layer_config", "{}")
+	}
 	f.only("pruned_heads", "{}") // of transformers 4
 	c.readAutoMap(f, fam)
 	c.ScoreScale, c.EmbeddingScale = math.NaN(), 1

@@ -64,15 +64,17 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 	if c.Experts.RouterLoss != 0 {
 		m.Tables += int64(c.Experts.Count) // sums of scores
 	}
-	if c.NormPlusOne {
-		m.Vectors = 2 * int64(max(c.Dim, c.HeadDim))
-	}
+	m.Vectors = 2 * int64(c.ones())
 	for i := range c.Layers {
 		second := c.planMLP
 		if c.hasExperts(i) {
 			second = c.planExperts
 		}
-		m.Layers = append(m.Layers, c.planAttention(s, c.Windows[i]), second(s))
+		own := c.of(i)
+		m.Layers = append(m.Layers, own.planAttention(own.sizes(tokens), c.Windows[i]), second(s))
+		if last := &m.Layers[2*i+1]; c.LayerScalar {
+			last.Params = append(last.Params[:len(last.Params):len(last.Params)], []int{1})
+		}
 		if first := &m.Layers[0]; i == 0 { // it holds the embedding, and its gradient
 			first.Forward, first.Backward = first.Forward+s.dim, first.Backward+2*s.dim
 			for j := range first.Adapters {
@@ -141,7 +143,7 @@ func (c *Config) sizes(tokens int) sizes {
 		stats: n, norm: [][]int{{c.Dim}},
 	}
 	if c.biased() {
-		s.bias = max(c.Dim, (c.Heads+2*c.KVHeads)*c.HeadDim, c.Hidden, c.Experts.Hidden, c.Experts.Count)
+		s.bias = max(c.Dim, c.Heads*c.widestHead()+2*c.widestKeys(), c.Hidden, c.Experts.Hidden, c.Experts.Count)
 	}
 	if s.qkv = max(s.q, s.kv); c.packed() {
 		s.qkv = s.q + 2*s.kv
@@ -179,11 +181,16 @@ func linearShapes(shapes [][]int, out, in int, bias bool) [][]int {
 func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	l := c.half(s)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	shares := 3
-	if c.packed() {
+	shares, made := 3, 2*s.kv // made by the products for keys and values
+	switch {
+	case c.packed():
 		shares = 1
 		l.Params = linearShapes(l.Params, queries+2*keys, c.Dim, c.QKVBias)
-	} else {
+	case c.Full.KeysAreValues:
+		shares, made = 2, s.kv
+		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
+		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
+	default:
 		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
 		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
 		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
@@ -195,22 +202,25 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
 		heads = s.rows * int64(c.Heads+c.KVHeads)
 	}
+	if c.ValueNorm {
+		normed, heads = normed+s.kv, heads+s.rows*int64(c.KVHeads)
+	}
 	if c.Sinks {
 		l.Params = append(l.Params, []int{c.Heads})
 	}
 	freed, freedLater := int64(0), int64(0) // within the backward step
 	if c.freesSaved() {
-		freed, freedLater = s.dim, s.dim+2*s.q+2*s.kv
+		freed, freedLater = s.dim, s.dim+2*s.q+made
 	}
-	before, within, after := s.post+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+2*s.kv+s.dim-freedLater // the step of attention itself
-	l.Kept = 2*s.q + 2*s.kv + s.post
-	l.Forward = max(s.q+2*s.kv, 2*s.q+2*s.kv-s.dim, s.q, s.dim, normed)
+	before, within, after := s.post+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+made+s.dim-freedLater // the step of attention itself
+	l.Kept = 2*s.q + made + s.post
+	l.Forward = max(s.q+made, 2*s.q+2*s.kv-s.dim, s.q, s.dim, normed)
 	l.Backward = max(before, within, after)
 	if 2*within+4*heads > 2*max(before, after) { // the backward steps of the norms hold most
 		l.BackwardStats = heads
 	}
 	l.Adapters = []plan.Adapter{ // the adapters of q, k and v need their input while its gradient is made
-		{In: s.dim, Out: s.qkv, Forward: max(s.q+2*s.kv, s.dim), Backward: after + s.dim, Gradient: s.dim, Shares: shares},
+		{In: s.dim, Out: s.qkv, Forward: max(s.q+made, s.dim), Backward: after + s.dim, Gradient: s.dim, Shares: shares},
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: !c.PostNorms},
 	}
 	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)

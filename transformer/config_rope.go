@@ -24,6 +24,8 @@ const (
 	RopeLlama3  = layers.RopeLlama3
 	RopeYarn    = layers.RopeYarn
 	RopeLong    = layers.RopeLong
+
+	RopeProportional = layers.RopeProportional
 )
 
 // rope has the rope of all layers: rope_parameters, or rope_theta and rope_scaling.

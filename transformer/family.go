@@ -20,6 +20,8 @@ type family struct {
 	// fields has the other fields that the class of transformers reads, nil for a family that no config.json describes.
 	fields func(f *fields, c *Config)
 
+	ownLayers bool // fields reads per_layer_config
+
 	// preset, unless nil, says whether a preset of package plan is of the family, and sets what its sizes do not say.
 	preset func(g plan.GPT, c *Config) bool
 
@@ -61,6 +63,7 @@ type names struct {
 
 	attentionNorm, q, k, v, qkv, qNorm, kNorm, sinks, out, attentionPost string
 	mlpNorm, gate, up, gateUp, down, mlpPost                             string
+	scalar                                                               string // the parameter of Config.LayerScalar
 	experts                                                              expertNames
 
 	conv bool // the matrices of the layers are [in, out]
@@ -160,6 +163,7 @@ func plainLayers(c *Config) {
 func ropedLayers(c *Config) {
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks = false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
+	c.ValueNorm, c.LayerScalar, c.Full = false, false, FullAttention{}
 }
 
 // routedLayers sets what most families with experts have. Experts have a width of their own.

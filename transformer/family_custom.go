@@ -15,6 +15,8 @@ func init() {
 		name:     Custom,
 		names:    llamaNames.with(func(n *names) { n.positions, n.qkv = "embed_positions", "self_attn.qkv_proj" }),
 		residual: []string{".o_proj.weight", ".down_proj.weight"},
-		layers:   func(c *Config) { c.PostNorms = false },
+		layers: func(c *Config) {
+			c.PostNorms, c.ValueNorm, c.LayerScalar, c.Full = false, false, false, FullAttention{}
+		},
 	})
 }

@@ -25,7 +25,7 @@ type GenerateOptions struct {
 // further token costs one row of each product.
 //
 // The cache has the model's type. A layer has Context rows of keys and as many of values, KVHeads·HeadDim elements
-// each; a layer with a window has at most 2·(window−1) + Chunk rows.
+// each, or those of Config.Full; a layer with a window has at most 2·(window−1) + Chunk rows.
 //
 // A Generator uses its model's buffers, so the two must not be used concurrently. The model may train between two
 // calls; the cache keeps the keys and values of the old weights until Reset.
@@ -53,12 +53,13 @@ type Generator struct {
 	sight   sight         // while a layer is computed
 }
 
-// cache is the keys and values of a layer, each row KVHeads·HeadDim elements.
+// cache is the keys and values of a layer.
 type cache struct {
-	k, v snug.View
-	rows int // maximum number of rows
-	used int
-	keep int // rows that a later query can see, 0 for all
+	k, v  snug.View
+	width int // elements of a row
+	rows  int // maximum number of rows
+	used  int
+	keep  int // rows that a later query can see, 0 for all
 }
 
 // Generate returns a Generator without tokens, and allocates its cache. Begin with [Generator.Prompt].
@@ -108,12 +109,12 @@ func (o *GenerateOptions) cacheRows(window int) (rows, keep int) {
 }
 
 func (g *Generator) make() (err error) {
-	c, width := &g.m.config, g.m.config.KVHeads*g.m.config.HeadDim
-	for _, window := range c.Windows {
-		l := cache{}
+	c := &g.m.config
+	for i, window := range c.Windows {
+		l := cache{width: c.keys(i)}
 		l.rows, l.keep = g.options.cacheRows(window)
 		for _, v := range []*snug.View{&l.k, &l.v} {
-			if *v, err = g.vector(g.m.dtype, l.rows, width); err != nil {
+			if *v, err = g.vector(g.m.dtype, l.rows, l.width); err != nil {
 				return err
 			}
 		}

@@ -79,7 +79,7 @@ func (g *Generator) look(o *layers.Pass, a *layers.Attention, l *cache, att, q, 
 		apart := attention.SequenceMajor(c)
 		c.K, c.V = apart.K, apart.V
 	}
-	n := l.used * a.KVHeads * a.HeadDim
+	n := l.used * l.width
 	g.sight = sight{att: att, q: q, k: part(l.k, 0, n), v: part(l.v, 0, n), options: c}
 }
 
@@ -108,7 +108,7 @@ func seeAll(list []*Generator) (err error) {
 
 // append adds the rows of k and v to a cache. It first drops rows that no query will see, if the cache is full.
 func (g *Generator) append(o *layers.Pass, l *cache, q, k, v snug.View) {
-	rows, width := o.Batch.Rows, g.m.config.KVHeads*g.m.config.HeadDim
+	rows, width := o.Batch.Rows, l.width
 	if l.used+rows > l.rows {
 		for _, from := range [...]snug.View{l.k, l.v} {
 			o.Do(func() error {

@@ -35,8 +35,8 @@ func (m *Model) GenerateBytes(o GenerateOptions) (bytes int64, err error) {
 	}
 	bytes = m.cacheBytes(o)
 	bytes += most + most/8 // the gaps between them, as batches of other lengths come
-	bytes += 4*int64(m.workspaceLen(o.Chunk)) + int64(len(m.ropes))*4*int64(c.HeadDim)*int64(2*o.Context+o.Chunk)
-	scratch := attention.Options{Batch: 1, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: o.Chunk, SeqK: o.Context, Dim: c.HeadDim}
+	bytes += 4*int64(m.workspaceLen(o.Chunk)) + int64(len(m.ropes))*4*int64(c.widestHead())*int64(2*o.Context+o.Chunk)
+	scratch := attention.Options{Batch: 1, Heads: c.Heads, KVHeads: c.KVHeads, SeqQ: o.Chunk, SeqK: o.Context, Dim: c.widestHead()}
 	return bytes + int64(runtime.GOMAXPROCS(0))*scratch.ScratchBytes(), nil
 }
 
@@ -59,9 +59,9 @@ func (m *Model) CacheBytes(o GenerateOptions) (bytes int64, err error) {
 // cacheBytes is CacheBytes without the tokens.
 func (m *Model) cacheBytes(o GenerateOptions) (bytes int64) {
 	c := &m.config
-	for _, window := range c.Windows {
+	for i, window := range c.Windows {
 		rows, _ := o.cacheRows(window)
-		bytes += 2 * int64(m.dtype.Size()) * int64(rows) * int64(c.KVHeads*c.HeadDim)
+		bytes += 2 * int64(m.dtype.Size()) * int64(rows) * int64(c.keys(i))
 	}
 	bytes += 4 * int64(c.Vocab)
 	if o.Sampling.Temperature > 0 {

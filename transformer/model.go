@@ -260,17 +260,17 @@ func (m *Model) make() error {
 		m.loss.Chunk = m.loss.DeviceChunk()
 	}
 	m.lossOf, m.probsOf, m.distillOf = m.lossAndGradient, m.probsAndGradient, m.distillAndGradient
-	for _, r := range []Rope{m.config.Rope, m.config.LocalRope} {
+	for i, r := range []Rope{m.config.Rope, m.config.LocalRope} {
 		if r.Kind != "" {
 			a := layers.NewAngles(r, m.dev)
-			if r.Dim < m.config.HeadDim {
+			if head := m.config.HeadDim; r.Dim < head || i == 0 && r.Dim < m.config.Full.HeadDim {
 				a.Scaled()
 			}
 			m.ropes = append(m.ropes, a)
 		}
 	}
-	if m.config.NormPlusOne {
-		if err := m.pass.GrowOnes(max(m.config.Dim, m.config.HeadDim)); err != nil {
+	if n := m.config.ones(); n > 0 {
+		if err := m.pass.GrowOnes(n); err != nil {
 			return err
 		}
 	}
@@ -285,6 +285,17 @@ func (m *Model) make() error {
 	m.makeStages()
 	m.makeHolders()
 	return m.SetPlan(remat.Plan{})
+}
+
+// ones returns how many ones the norms take.
+func (c *Config) ones() (n int) {
+	if c.NormPlusOne {
+		n = max(c.Dim, c.HeadDim)
+	}
+	if c.ValueNorm {
+		n = max(n, c.widestHead())
+	}
+	return n
 }
 
 // Config returns a copy of the model's Config. Do not change its lists.
@@ -337,7 +348,7 @@ func (m *Model) Block(name string) (elements int) {
 	case len(p.Shape) == 1 && strings.HasSuffix(name, ".bias"):
 		return 1
 	case !m.config.packed() && endsIn(name, []string{m.config.names().q + ".weight", m.config.names().k + ".weight"}):
-		return m.config.HeadDim * p.Shape[1]
+		return m.config.of(m.config.layerOf(name)).HeadDim * p.Shape[1]
 	}
 	return p.Shape[len(p.Shape)-1]
 }

@@ -38,6 +38,16 @@ func tinyGemma() *Config {
 	return c
 }
 
+// tinyGemma4 has layers of two kinds.
+func tinyGemma4() *Config {
+	c := tiny()
+	c.Family, c.Activation, c.PostNorms, c.ValueNorm, c.LayerScalar = "gemma4_text", GELUTanh, true, true, true
+	c.LocalRope, c.LogitCap, c.ScoreScale = Rope{Kind: RopeDefault, Theta: 50, Dim: c.HeadDim}, 3, 1
+	c.Full = FullAttention{KVHeads: 1, HeadDim: c.HeadDim + 2, KeysAreValues: true}
+	c.Rope = Rope{Kind: RopeProportional, Theta: 40, Factor: 1, Dim: c.Full.HeadDim, Turned: 2}
+	return c
+}
+
 func tinyGPT2(act Activation) *Config {
 	return &Config{
 		Family: "gpt2", Vocab: 11, Dim: 8, Hidden: 9, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 4, Context: 16,
@@ -334,7 +344,7 @@ func TestAllocations(t *testing.T) {
 		c *Config
 		o Options
 	}{
-		{tiny(), Options{DType: snug.BF16}}, {sunkCustom(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
+		{tiny(), Options{DType: snug.BF16}}, {sunkCustom(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGemma4(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
 		{tiny(), adapted(0, false)}, {tiny(), adapted(0, true)}, {tiny(), adapted(qlora.NF4, false)}, {tiny(), adapted(qlora.NF4, true)}, {tinyGPT2(GELU), adapted(0, true)},
 		{tiny(), Options{DType: snug.BF16, Tiles: 2}}, {tiny(), Options{Tiles: 2, Adapter: adapted(0, true).Adapter}},
 	} {

@@ -24,7 +24,7 @@ func (m *Model) makeParams() error {
 	m.index = make(map[string]*Param, len(list))
 	m.params = make([]Param, 0, len(list)+3*len(adapters)) // never grows: the stages point to its elements
 	for _, t := range list {
-		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t)}
+		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t) && !m.config.isFixed(t.Name)}
 		paged := m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
 		left, shared := m.leaves(t), m.sharedParam(t)
 		if shared != nil {

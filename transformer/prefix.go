@@ -40,16 +40,16 @@ func (g *Generator) Prefix(n int) (_ *Prefix, err error) {
 	}()
 	p.bytes = 4 * int64(n)
 	for _, from := range g.layers {
-		l := cache{rows: n, used: n}
+		l := cache{width: from.width, rows: n, used: n}
 		for _, v := range []*snug.View{&l.k, &l.v} {
 			var free func() error
-			if *v, free, err = snug.MakeView(g.m.dev, g.m.dtype, n*g.width()); err != nil {
+			if *v, free, err = snug.MakeView(g.m.dev, g.m.dtype, n*l.width); err != nil {
 				return nil, err
 			}
 			p.free = append(p.free, free)
 			p.bytes += int64(v.Bytes())
 		}
-		if err := copyRows(&l, &from, n*g.width()); err != nil {
+		if err := copyRows(&l, &from, n*l.width); err != nil {
 			return nil, err
 		}
 		p.layers = append(p.layers, l)
@@ -78,7 +78,7 @@ func (g *Generator) PromptPrefix(p *Prefix, n int) (err error) {
 	}
 	g.m.pass.Number++ // as before a first pass
 	for i := range g.layers {
-		if err := copyRows(&g.layers[i], &p.layers[i], n*g.width()); err != nil {
+		if err := copyRows(&g.layers[i], &p.layers[i], n*g.layers[i].width); err != nil {
 			return err
 		}
 		g.layers[i].used = n
@@ -107,9 +107,6 @@ func (g *Generator) shares() error {
 	}
 	return nil
 }
-
-// width returns the elements of a row of keys.
-func (g *Generator) width() int { return g.m.config.KVHeads * g.m.config.HeadDim }
 
 // copyRows copies so many elements of the keys and of the values.
 func copyRows(to, from *cache, n int) error {
@@ -149,6 +146,9 @@ func (m *Model) PrefixBytes(n int) int64 {
 	if m == nil || n < 1 {
 		return 0
 	}
-	c := &m.config
-	return int64(n) * (4 + 2*int64(len(c.Windows))*int64(c.KVHeads*c.HeadDim)*int64(m.dtype.Size()))
+	bytes := int64(4)
+	for i := range m.config.Windows {
+		bytes += 2 * int64(m.config.keys(i)) * int64(m.dtype.Size())
+	}
+	return int64(n) * bytes
 }

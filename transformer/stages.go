@@ -121,6 +121,7 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 	c, giga := &s.config, float64(rows)/1e9
 	switch s.half.(type) {
 	case *layers.Attention:
+		c = c.of(s.index / 2)
 		forward = giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
 		return forward, 2.5 * forward
 	case *layers.Experts:
@@ -149,9 +150,9 @@ func (m *Model) makeStages() {
 	for i := range c.Layers {
 		m.stages = append(m.stages, &stage{m, 2 * i, m.attentionLayer(i)})
 		if c.hasExperts(i) {
-			m.stages = append(m.stages, &stage{m, 2*i + 1, m.expertsLayer(i)})
+			m.stages = append(m.stages, &stage{m, 2*i + 1, m.scaled(i, m.expertsLayer(i))})
 		} else {
-			m.stages = append(m.stages, &stage{m, 2*i + 1, m.mlpLayer(i)})
+			m.stages = append(m.stages, &stage{m, 2*i + 1, m.scaled(i, m.mlpLayer(i))})
 		}
 	}
 	for _, s := range m.stages {
@@ -195,7 +196,7 @@ func (m *Model) linear(name string, in, out int) linear {
 
 // attentionLayer makes the first half of a layer.
 func (m *Model) attentionLayer(layer int) *layers.Attention {
-	c, n, block := &m.config, m.config.names(), m.config.block(layer)
+	c, n, block := m.config.of(layer), m.config.names(), m.config.block(layer)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	a := &layers.Attention{
 		Norm: m.norm(block + n.attentionNorm), Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
@@ -208,13 +209,19 @@ func (m *Model) attentionLayer(layer int) *layers.Attention {
 	case len(m.ropes) > 0:
 		a.Rope = m.ropes[0]
 	}
-	if c.packed() {
+	switch {
+	case c.packed():
 		a.QKV = []linear{m.linear(block+n.qkv, c.Dim, queries+2*keys)}
-	} else {
+	case c.Full.KeysAreValues:
+		a.QKV = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys)}
+	default:
 		a.QKV = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys), m.linear(block+n.v, c.Dim, keys)}
 	}
 	if c.QKNorm {
 		a.QNorm, a.KNorm = m.norm(block+n.qNorm), m.norm(block+n.kNorm)
+	}
+	if c.ValueNorm {
+		a.VNorm = layers.Norm{Unit: c.HeadDim, Eps: float32(c.NormEps)}
 	}
 	if c.Sinks {
 		a.Sinks = m.param(block + n.sinks)
@@ -225,6 +232,14 @@ func (m *Model) attentionLayer(layer int) *layers.Attention {
 	}
 	m.addLayers(a.QKV, a.Out)
 	return a
+}
+
+// scaled returns the second half of a layer times the number of the layer, if it has one.
+func (m *Model) scaled(layer int, h half) half {
+	if !m.config.LayerScalar {
+		return h
+	}
+	return &layers.Scaled{Layer: h, Factor: m.param(m.config.block(layer) + m.config.names().scalar)}
 }
 
 // mlpLayer makes the second half of a layer without experts. Without a gate the bias of up is a part of the activation.

@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/snug-ml/snug"
@@ -45,6 +46,15 @@ func (c *Config) positions() string { return c.names().positions + ".weight" }
 // block returns the prefix of the names of a layer.
 func (c *Config) block(layer int) string { return fmt.Sprintf("%s.%d.", c.names().block, layer) }
 
+// layerOf returns the layer of the name of a parameter, 0 for those of no layer.
+func (c *Config) layerOf(name string) (layer int) {
+	if _, after, found := strings.Cut(name, c.names().block+"."); found {
+		number, _, _ := strings.Cut(after, ".")
+		layer, _ = strconv.Atoi(number)
+	}
+	return min(layer, c.Layers-1)
+}
+
 // stageName returns the name of a stage of the chain, such as "layers.3.mlp".
 func (c *Config) stageName(stage int) string {
 	half, layer := "mlp", stage/2
@@ -69,7 +79,7 @@ func (c *Config) tensorsOf(in layout) *lister {
 	}
 	for i := range c.Layers {
 		l.prefix, l.stage = in.body+c.block(i), 2*i
-		l.attention()
+		l.attention(c.of(i))
 		l.stage++
 		l.norm(n.mlpNorm)
 		if c.hasExperts(i) {
@@ -79,6 +89,9 @@ func (c *Config) tensorsOf(in layout) *lister {
 		}
 		if c.PostNorms {
 			l.norm(n.mlpPost)
+		}
+		if c.LayerScalar {
+			l.add(n.scalar, 1)
 		}
 	}
 	l.prefix, l.stage = in.body, 2*c.Layers
@@ -129,19 +142,21 @@ func (l *lister) norm(name string) {
 }
 
 // attention lists the first half of a layer.
-func (l *lister) attention() {
-	n, queries, keys := l.names, l.Heads*l.HeadDim, l.KVHeads*l.HeadDim
+func (l *lister) attention(c *Config) {
+	n, queries, keys := l.names, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	l.norm(n.attentionNorm)
 	if l.packed() {
 		l.linear(n.qkv, queries+2*keys, l.Dim, l.QKVBias)
 	} else {
 		l.linear(n.q, queries, l.Dim, l.QKVBias)
 		l.linear(n.k, keys, l.Dim, l.QKVBias)
-		l.linear(n.v, keys, l.Dim, l.QKVBias)
+		if !c.Full.KeysAreValues {
+			l.linear(n.v, keys, l.Dim, l.QKVBias)
+		}
 	}
 	if l.QKNorm {
-		l.add(n.qNorm+".weight", l.HeadDim)
-		l.add(n.kNorm+".weight", l.HeadDim)
+		l.add(n.qNorm+".weight", c.HeadDim)
+		l.add(n.kNorm+".weight", c.HeadDim)
 	}
 	if l.Sinks {
 		l.add(n.sinks, l.Heads)
@@ -179,6 +194,11 @@ func (l *lister) experts() {
 // of returns the name of a part of an expert.
 func (n *expertNames) of(expert int, part string) string {
 	return fmt.Sprintf("%s%d.%s", n.experts, expert, part)
+}
+
+// isFixed reports whether a parameter never trains: in transformers it is a buffer.
+func (c *Config) isFixed(name string) bool {
+	return c.LayerScalar && strings.HasSuffix(name, "."+c.names().scalar)
 }
 
 // isRouter reports whether a matrix is the matrix of a router. Such a matrix is small, and errors in it would change

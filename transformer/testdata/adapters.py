@@ -59,6 +59,7 @@ ADAPTERS = {
     # The class of the whole model; the part for images has modules with these ends, too.
     "gemma3_images": ("gemma3_images", False, {"target_modules": ["q_proj", "k_proj", "gate_proj", "down_proj"], "r": 3, "lora_alpha": 6,
                                                "rank_pattern": {r"language_model\.layers\.1\..*q_proj": 2}}),
+    "gemma4_lora": ("gemma4", False, ALL),
     "gpt2_lora": ("gpt2", False, {**ALL, "fan_in_fan_out": True}),
     "gpt2_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True}),
     "llama_dora": ("llama", False, {**ALL, "use_dora": True}),

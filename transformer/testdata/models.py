@@ -80,6 +80,11 @@ MODELS = {
         "mm_tokens_per_image": 4, "image_token_index": 46, "boi_token_index": 45, "eoi_token_index": 44, "pad_token_id": None, "tie_word_embeddings": True,
         "vision_config": {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
         "text_config": {**ONE, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "layer_types": ["sliding_attention"]}}),
+    "gemma4": ("gemma4_text", {**SMALL, "num_hidden_layers": 3, "sliding_window": 5, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True,
+                               "final_logit_softcapping": 4.0, "attention_k_eq_v": True, "global_head_dim": 12, "num_global_key_value_heads": 1,
+                               "hidden_size_per_layer_input": 0, "layer_types": ["sliding_attention", "full_attention", "full_attention"], "rope_parameters": {
+                                   "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 50.0},
+                                   "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}}),
     "mixtral": ("mixtral", {**SMALL, "intermediate_size": 20, "num_local_experts": 4, "sliding_window": 7, "output_router_logits": True,
                             "router_aux_loss_coef": 0.1, "tie_word_embeddings": False}),
     "qwen3_moe": ("qwen3_moe", {**SMALL, "num_hidden_layers": 3, "moe_intermediate_size": 12, "num_experts": 5, "num_experts_per_tok": 2,
@@ -167,9 +172,15 @@ def make(name, family, fields, again=0):
                 p.normal_(0, 0.5 if "embed" in key or "wte" in key else 0.12)
             elif key.endswith("bias"):
                 p.normal_(0, 0.2)
+            elif family == "gemma4_text" and key.endswith(("q_norm.weight", "k_norm.weight")):
+                p.normal_(0.5, 0.1)  # its scores have no other scale
             else:
-                p.normal_(0 if family.startswith("gemma") else 1, 0.3)
+                p.normal_(0 if family.startswith("gemma") and family != "gemma4_text" else 1, 0.3)
             p.copy_(p.bfloat16().float())
+        for key, p in model.named_buffers():
+            if key.endswith("layer_scalar"):
+                p.uniform_(0.5, 1.5)
+                p.copy_(p.bfloat16().float())
     folder = here / name
     shutil.rmtree(folder, ignore_errors=True)
     low = copy.deepcopy(model).bfloat16()
