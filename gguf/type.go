@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/blockq"
 	"github.com/snug-ml/snug/internal/ggml"
 )
 
@@ -84,7 +85,11 @@ var formats = map[Type]format{
 
 // blocks returns the format of a type with blocks.
 func blocks(name string, f ggml.Format, encode func(dst []byte, src []float32), limit float32) format {
-	return format{name, f.Elements(), f.Bytes(), ggml.Registry.Best().Decode[f], encode, limit}
+	k := ggml.Registry.Best()
+	if fast := k.Encode[f]; fast != nil {
+		encode = fast
+	}
+	return format{name, f.Elements(), f.Bytes(), k.Decode[f], encode, limit}
 }
 
 // ParseType returns the type that a name means, in small or capital letters: those of the constants, such as "q4_k" or
@@ -199,6 +204,9 @@ const maxScaled = 65504
 
 // beyond returns the first index of a magnitude above a limit or of a NaN, or -1.
 func beyond(x []float32, limit float32) int {
+	if blockq.Registry.Best().AbsMax(x) <= limit {
+		return -1
+	}
 	top := math.Float32bits(limit)
 	for i, v := range x {
 		if math.Float32bits(v)&0x7fffffff > top {

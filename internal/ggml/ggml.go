@@ -102,7 +102,11 @@ type Kernels struct {
 	Decode [Formats]Decoder
 	Dot    [Formats]Dot  // nil where there is none
 	Axpy   [Formats]Axpy // likewise
+	Encode [Formats]Encoder
 }
+
+// Encoder writes whole blocks, as many as fit, of finite elements: the bytes of package gguf's encoder in Go. nil where there is none.
+type Encoder = func(blocks []byte, x []float32)
 
 // Decoder writes the elements of whole blocks, as many as fit.
 type Decoder = func(x []float32, blocks []byte)

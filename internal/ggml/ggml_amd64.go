@@ -5,7 +5,7 @@ package ggml
 import "github.com/snug-ml/snug/internal/cpu"
 
 func init() {
-	Registry.Add(cpu.AVX2, kernelsOf([Formats]loops{
+	Registry.Add(cpu.AVX2, kernelsOf(encodeQ8_0AVX2, [Formats]loops{
 		Q4_0: {
 			decodeQ4_0AVX2,
 			[]dotLoop{dot1xQ4_0AVX2, dot2xQ4_0AVX2, dot4xQ4_0AVX2},
@@ -47,7 +47,7 @@ func init() {
 			[]axpyLoop{axpy1xQ6KAVX2, axpy2xQ6KAVX2, axpy4xQ6KAVX2},
 		},
 	}))
-	Registry.Add(cpu.AVX512, kernelsOf([Formats]loops{
+	Registry.Add(cpu.AVX512, kernelsOf(encodeQ8_0AVX512, [Formats]loops{
 		Q4_0: {
 			decodeQ4_0AVX512,
 			[]dotLoop{dot1xQ4_0AVX512, dot2xQ4_0AVX512, dot4xQ4_0AVX512, dot8xQ4_0AVX512},
@@ -99,13 +99,16 @@ type loops struct {
 }
 
 type (
+	encodeLoop func(blocks *byte, x *float32, n int)
+
 	dotLoop  func(y, x *float32, stride int, blocks *byte, n int)
 	axpyLoop func(y *float32, stride int, a *float32, blocks *byte, n int)
 )
 
 // kernelsOf makes kernels of loops; formats without have decoders in Go.
-func kernelsOf(all [Formats]loops) Kernels {
+func kernelsOf(encodeQ8_0 encodeLoop, all [Formats]loops) Kernels {
 	k := Kernels{Decode: inGo}
+	k.Encode[Q8_0] = encodeQ8_0.encoder(Q8_0)
 	for f, l := range all {
 		if l.decode != nil {
 			elements, bytes := Format(f).Elements(), Format(f).Bytes()
@@ -113,6 +116,14 @@ func kernelsOf(all [Formats]loops) Kernels {
 		}
 	}
 	return k
+}
+
+func (l encodeLoop) encoder(f Format) Encoder {
+	return func(blocks []byte, x []float32) {
+		if n := min(len(x)/f.Elements(), len(blocks)/f.Bytes()); n > 0 {
+			l(&blocks[0], &x[0], n)
+		}
+	}
 }
 
 func (l loops) decoder(elements, bytes int) Decoder {

@@ -284,6 +284,11 @@ func axpy2xQ6KAVX2(y *float32, stride int, a *float32, blocks *byte, n int)
 //go:noescape
 func axpy4xQ6KAVX2(y *float32, stride int, a *float32, blocks *byte, n int)
 
+// encodeQ8_0AVX2 writes n blocks.
+//
+//go:noescape
+func encodeQ8_0AVX2(blocks *byte, x *float32, n int)
+
 // decodeQ4_0AVX512 writes the elements of n blocks.
 //
 //go:noescape
@@ -583,3 +588,8 @@ func axpy2xQ6KAVX512(y *float32, stride int, a *float32, blocks *byte, n int)
 //
 //go:noescape
 func axpy4xQ6KAVX512(y *float32, stride int, a *float32, blocks *byte, n int)
+
+// encodeQ8_0AVX512 writes n blocks.
+//
+//go:noescape
+func encodeQ8_0AVX512(blocks *byte, x *float32, n int)

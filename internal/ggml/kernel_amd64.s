@@ -6060,6 +6060,97 @@ part:
 	VZEROUPPER
 	RET
 
+// func encodeQ8_0AVX2(blocks *byte, x *float32, n int)
+// Requires: AVX, AVX2, F16C
+TEXT ·encodeQ8_0AVX2(SB), NOSPLIT, $0-24
+	MOVQ         blocks+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x80000000, BX
+	VMOVD        BX, X0
+	VPBROADCASTD X0, Y0
+	MOVL         $0x3effffff, BX
+	VMOVD        BX, X1
+	VPBROADCASTD X1, Y1
+	MOVL         $0x3f800000, BX
+	VMOVD        BX, X2
+	MOVL         $0x42fe0000, BX
+	VMOVD        BX, X3
+	MOVL         $0x7f7fffff, BX
+	VMOVD        BX, X4
+	VMOVDQU      orderOfPacked<>+0(SB), Y5
+
+block:
+	VMOVUPS      (CX), Y7
+	VPANDN       Y7, Y0, Y6
+	VMOVDQA      Y6, Y6
+	VMOVUPS      32(CX), Y8
+	VPANDN       Y8, Y0, Y9
+	VPMAXUD      Y9, Y6, Y6
+	VMOVUPS      64(CX), Y9
+	VPANDN       Y9, Y0, Y10
+	VPMAXUD      Y10, Y6, Y6
+	VMOVUPS      96(CX), Y10
+	VPANDN       Y10, Y0, Y11
+	VPMAXUD      Y11, Y6, Y6
+	VEXTRACTI128 $0x01, Y6, X11
+	VPMAXUD      X11, X6, X6
+	VPSHUFD      $0x4e, X6, X11
+	VPMAXUD      X11, X6, X6
+	VPSHUFD      $0xb1, X6, X11
+	VPMAXUD      X11, X6, X6
+	VMOVD        X6, BX
+	VMOVD        BX, X6
+	VDIVSS       X3, X6, X6
+	VDIVSS       X6, X2, X11
+	VCMPSS       $0x02, X4, X11, X12
+	VANDPS       X12, X11, X11
+	VCVTPS2PH    $0x00, X6, X6
+	VMOVD        X6, BX
+	MOVW         BX, (AX)
+	VBROADCASTSS X11, Y6
+	VMULPS       Y6, Y7, Y7
+	VPAND        Y0, Y7, Y11
+	VPOR         Y1, Y11, Y11
+	VADDPS       Y11, Y7, Y7
+	VCVTTPS2DQ   Y7, Y7
+	VMULPS       Y6, Y8, Y8
+	VPAND        Y0, Y8, Y11
+	VPOR         Y1, Y11, Y11
+	VADDPS       Y11, Y8, Y8
+	VCVTTPS2DQ   Y8, Y8
+	VMULPS       Y6, Y9, Y9
+	VPAND        Y0, Y9, Y11
+	VPOR         Y1, Y11, Y11
+	VADDPS       Y11, Y9, Y9
+	VCVTTPS2DQ   Y9, Y9
+	VMULPS       Y6, Y10, Y10
+	VPAND        Y0, Y10, Y6
+	VPOR         Y1, Y6, Y6
+	VADDPS       Y6, Y10, Y10
+	VCVTTPS2DQ   Y10, Y10
+	VPACKSSDW    Y8, Y7, Y7
+	VPACKSSDW    Y10, Y9, Y9
+	VPACKSSWB    Y9, Y7, Y7
+	VPERMD       Y7, Y5, Y7
+	VMOVDQU      Y7, 2(AX)
+	ADDQ         $+34, AX
+	ADDQ         $+128, CX
+	DECQ         DX
+	JNZ          block
+	VZEROUPPER
+	RET
+
+DATA orderOfPacked<>+0(SB)/4, $0x00000000
+DATA orderOfPacked<>+4(SB)/4, $0x00000004
+DATA orderOfPacked<>+8(SB)/4, $0x00000001
+DATA orderOfPacked<>+12(SB)/4, $0x00000005
+DATA orderOfPacked<>+16(SB)/4, $0x00000002
+DATA orderOfPacked<>+20(SB)/4, $0x00000006
+DATA orderOfPacked<>+24(SB)/4, $0x00000003
+DATA orderOfPacked<>+28(SB)/4, $0x00000007
+GLOBL orderOfPacked<>(SB), RODATA|NOPTR, $32
+
 // func decodeQ4_0AVX512(x *float32, blocks *byte, n int)
 // Requires: AVX, AVX2, AVX512F
 TEXT ·decodeQ4_0AVX512(SB), NOSPLIT, $0-24
@@ -11170,5 +11261,66 @@ part:
 	ADDQ         $+210, BX
 	DECQ         SI
 	JNZ          block
+	VZEROUPPER
+	RET
+
+// func encodeQ8_0AVX512(blocks *byte, x *float32, n int)
+// Requires: AVX, AVX2, AVX512F, AVX512VL, F16C
+TEXT ·encodeQ8_0AVX512(SB), NOSPLIT, $0-24
+	MOVQ         blocks+0(FP), AX
+	MOVQ         x+8(FP), CX
+	MOVQ         n+16(FP), DX
+	MOVL         $0x80000000, BX
+	VPBROADCASTD BX, Z0
+	MOVL         $0x3effffff, BX
+	VPBROADCASTD BX, Z1
+	MOVL         $0x3f800000, BX
+	VMOVD        BX, X2
+	MOVL         $0x42fe0000, BX
+	VMOVD        BX, X3
+	MOVL         $0x7f7fffff, BX
+	VMOVD        BX, X4
+
+block:
+	VMOVUPS       (CX), Z6
+	VPANDND       Z6, Z0, Z5
+	VMOVDQA32     Z5, Z5
+	VMOVUPS       64(CX), Z7
+	VPANDND       Z7, Z0, Z8
+	VPMAXUD       Z8, Z5, Z5
+	VEXTRACTI64X4 $0x01, Z5, Y8
+	VPMAXUD       Y8, Y5, Y5
+	VEXTRACTI32X4 $0x01, Y5, X8
+	VPMAXUD       X8, X5, X5
+	VPSHUFD       $0x4e, X5, X8
+	VPMAXUD       X8, X5, X5
+	VPSHUFD       $0xb1, X5, X8
+	VPMAXUD       X8, X5, X5
+	VMOVD         X5, BX
+	VMOVD         BX, X5
+	VDIVSS        X3, X5, X5
+	VDIVSS        X5, X2, X8
+	VCMPSS        $0x02, X4, X8, X9
+	VANDPS        X9, X8, X8
+	VCVTPS2PH     $0x00, X5, X5
+	VMOVD         X5, BX
+	MOVW          BX, (AX)
+	VBROADCASTSS  X8, Z5
+	VMULPS        Z5, Z6, Z6
+	VPANDD        Z0, Z6, Z8
+	VPORD         Z1, Z8, Z8
+	VADDPS        Z8, Z6, Z6
+	VCVTTPS2DQ    Z6, Z6
+	VPMOVSDB      Z6, 2(AX)
+	VMULPS        Z5, Z7, Z7
+	VPANDD        Z0, Z7, Z5
+	VPORD         Z1, Z5, Z5
+	VADDPS        Z5, Z7, Z7
+	VCVTTPS2DQ    Z7, Z7
+	VPMOVSDB      Z7, 18(AX)
+	ADDQ          $+34, AX
+	ADDQ          $+128, CX
+	DECQ          DX
+	JNZ           block
 	VZEROUPPER
 	RET

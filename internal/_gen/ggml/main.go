@@ -27,6 +27,8 @@ func main() {
 				k.axpy(f, rows)
 			}
 		}
+		k := kernels{Set: s}
+		k.encodeQ8_0()
 	}
 	Generate()
 }
