@@ -23,7 +23,8 @@ type Model struct {
 	Tables    int64   `json:"tables,omitempty"`    // float32 numbers that do not train, for any batch, such as the angles of a rope
 	Vectors   int64   `json:"vectors,omitempty"`   // elements of the compute type that do not train, such as a vector of ones
 	Frozen    int64   `json:"frozen,omitempty"`    // elements of weights that do not train, whose Layers and Head do not list them: the frozen part of a model without adapters
-	// Stored is for [Task.Base] GGUF, whose types differ from one matrix to the next: the mean bits of an element, 0 for 8.
+	// Stored is the mean bits of an element of matrices under adapters that a folder has quantized and that stay so. 0 is what package qlora
+	// makes of a [Task.Base], and 8 for GGUF, whose types differ from one matrix to the next.
 	Stored float64 `json:"stored_bits,omitempty"`
 	Layers []Layer `json:"layers"`
 	Head   Head    `json:"head,omitzero"`

@@ -61,13 +61,16 @@ func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	return bytes
 }
 
-// frozenBytes returns the bytes of a matrix of the chain without its adapter. In 4 bits these are NF4's, in blocks of 64
+// frozenBytes returns the bytes of a matrix of the chain without its adapter: by Model.Stored where that is set. Else in 4 bits these are NF4's, in blocks of 64
 // with the absmax of each block in a byte, and a float32 absmax for every 256 of these bytes; MXFP4 has bytes for blocks
 // of 32. In 8 bits there is a float32 for 128×128 elements, or for a row.
 func (t Task) frozenBytes(r Run, p tensor) int64 {
 	n, shape := p.len(), p.shape
 	if t.Rank == 0 || !r.quantized() || p.float {
 		return n * r.elem()
+	}
+	if t.Base == qlora.GGUF || t.Model.Stored > 0 {
+		return int64(math.Ceil(float64(n) * t.Model.storedBits() / 8))
 	}
 	up := func(n, size int64) int64 { return (n + size - 1) / size }
 	blocks := up(n, 64)
@@ -76,8 +79,6 @@ func (t Task) frozenBytes(r Run, p tensor) int64 {
 		return n + 4*up(int64(shape[0]), 128)*up(int64(shape[1]), 128)
 	case qlora.INT8:
 		return n + 4*int64(shape[0])
-	case qlora.GGUF:
-		return int64(math.Ceil(float64(n) * t.Model.storedBits() / 8))
 	case qlora.MXFP4:
 		blocks = up(n, 32)
 	}

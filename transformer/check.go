@@ -18,8 +18,8 @@ import (
 //
 // Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
 // attn.masked_bias of gpt2), and the parts for images of a multimodal model. A folder may have the matrix of a tied
-// head if it equals the embedding: Check reads both, 1 MiB at a time. If Config.Stored is not 0, matrices of the
-// layers may be in that form, with their scales.
+// head if it equals the embedding: Check reads both, 1 MiB at a time. If Config.Stored is not 0, matrices,
+// but not embeddings, may be in that form, with their scales.
 //
 // The error wraps [snug.ErrConfig] when tensors are missing, extra, or not F32, F16 or
 // BF16, and [snug.ErrShape] when shapes differ; it names the first five of each.
@@ -67,13 +67,17 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 			continue
 		}
 		have, found := w.Tensor(want.Name)
-		known[want.Name] = found && c.isStored(have, want)
+		coded, wrong := c.storedIs(w, want)
+		known[want.Name] = coded
 		switch {
+		case wrong != "":
+			shapes = append(shapes, wrong)
+		case coded:
 		case !found:
 			missing = append(missing, want.Name)
 		case !slices.Equal(have.Shape, want.Shape):
 			shapes = append(shapes, fmt.Sprintf("%s is %v, want %v", want.Name, have.Shape, want.Shape))
-		case !have.ElementType().IsFloat() && !(c.isMatrixIn(have, here) && c.isStored(have, want)):
+		case !have.ElementType().IsFloat():
 			types = append(types, fmt.Sprintf("%s is %s, want F32, F16 or BF16", want.Name, have.DType))
 		}
 	}

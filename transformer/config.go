@@ -97,7 +97,7 @@ type Config struct {
 	EmbeddingDropout float64 // dropout of the embedding
 
 	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 for the quant_method "fp8", FP8 for
-	// compressed-tensors and fbgemm_fp8, INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0
+	// compressed-tensors and fbgemm_fp8, NF4, FP4 or INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0
 	// for floats. [New] ignores Stored.
 	Stored qlora.Type
 	// Floats are the matrices of the layers that such a folder has in floats, by their names in [Config.Tensors].
@@ -105,7 +105,8 @@ type Config struct {
 	// but the experts; [Config.FloatsIn] looks into the files. [Config.Plan] uses them, and [Open] looks into the files
 	// itself.
 	Floats []string
-	// StoredBits is the mean bits of an element of the matrices in Stored, if that is GGUF.
+	// StoredBits is the mean bits of an element of the matrices in Stored, with their scales, where they are others than those that
+	// package qlora makes: GGUF, and NF4 and FP4 without double quantization. Otherwise it is 0.
 	StoredBits float64
 	// StoredBlock is how many rows and columns of an 8-bit float in Stored share a scale, where config.json says it, and otherwise 0.
 	StoredBlock [2]int

@@ -8,7 +8,6 @@ import (
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/plan"
-	"github.com/snug-ml/snug/qlora"
 )
 
 // Plan describes the model to package plan, which predicts the memory of training it and finds what fits. A sample is a
@@ -50,9 +49,7 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 	if !c.Tied {
 		m.Head.Params = append(m.Head.Params, []int{c.Vocab, c.Dim})
 	}
-	if c.Stored == qlora.GGUF {
-		m.Stored = c.StoredBits
-	}
+	m.Stored = c.StoredBits
 	for _, r := range []Rope{c.Rope, c.LocalRope} {
 		if r.Kind != "" {
 			m.Tables += s.rows * int64(r.Dim)

@@ -208,7 +208,12 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	if len(stored) > 0 {
 		m.coded = codes{config.Stored, config.StoredBlock, stored}
 		if m.options.keeps(config.Stored) {
-			m.stored, m.storedType = stored, config.Stored
+			m.stored, m.storedType = map[string]bool{}, config.Stored
+			for _, t := range m.config.tensors(m.config.layout()) {
+				if stored[t.Name] && m.config.isMatrix(t) {
+					m.stored[t.Name] = true // a router or a head is decoded
+				}
+			}
 		}
 	}
 	if !m.dtype.IsFloat() {

@@ -85,7 +85,7 @@ func (s *hubFolder) read(q *quantizer, p *Param, v snug.View) error {
 
 func (s *hubFolder) splits(c *Config, p *Param) bool {
 	_, joined := c.slot(p.Name)
-	return !joined
+	return !joined && !s.coded[p.Name]
 }
 
 func (s *hubFolder) readFrom(p *Param, lo int, v snug.View) error {

@@ -30,7 +30,8 @@ type storedMethod struct {
 // storedAs says how a folder has the matrices of the layers.
 type storedAs struct {
 	form  qlora.Type
-	block []int // rows and columns that share a scale, nil for what the shape of the scales says
+	bits  float64 // of an element with its scales, 0 for what package qlora makes
+	block []int   // rows and columns that share a scale, nil for what the shape of the scales says
 	// floats reports whether config.json says that a matrix is in floats. modules are the names of its module, in every layout of
 	// the family. nil says it of none.
 	floats func(c *Config, modules []string) bool
@@ -74,7 +75,7 @@ func (c *Config) readStored(f *fields) error {
 	case err != nil:
 		return bad(f.path+name, "%s", plain(err))
 	}
-	c.Stored = f.stored.form
+	c.Stored, c.StoredBits = f.stored.form, f.stored.bits
 	if b := f.stored.block; b != nil {
 		c.StoredBlock = [2]int(b)
 	}
@@ -221,24 +222,56 @@ func (o *Options) keeps(form qlora.Type) bool {
 	return form != 0 && !o.Decode && (o.Base == 0 || o.Base == form)
 }
 
-// isStoredAs reports whether a folder has a parameter quantized, under a name.
+// storedForm is how files have a matrix in a form of package qlora.
+type storedForm struct {
+	// find reports whether a folder has a matrix, called want, in this form, and if so whether its codes have another size than
+	// the matrix, in words.
+	find func(w *amp.Weights, want amp.Tensor) (found bool, wrong string)
+	// beside are the tensors of such a matrix by their ends, in place of "weight".
+	beside []string
+	// whole says that a matrix is read as a whole before it is decoded, which takes its codes, and not some rows at a time.
+	whole bool
+}
+
+// storedForms are the forms. Experts that share a tensor have a description of their own, see blocksOf.
+var storedForms = map[qlora.Type]storedForm{
+	qlora.FP8:     {find: typed("F8_E4M3"), beside: []string{"weight_scale_inv", "weight_scale"}},
+	qlora.FP8E5M2: {find: typed("F8_E5M2"), beside: []string{"weight_scale_inv", "weight_scale"}},
+	qlora.INT8:    {find: typed("I8"), beside: []string{"SCB", "weight_format"}},
+	qlora.NF4:     nibbles(qlora.NF4),
+	qlora.FP4:     nibbles(qlora.FP4),
+}
+
+// typed returns storedForm.find for codes that are elements of a type in the shape of the matrix.
+func typed(dt string) func(*amp.Weights, amp.Tensor) (bool, string) {
+	return func(w *amp.Weights, want amp.Tensor) (bool, string) {
+		have, _ := w.Tensor(want.Name)
+		if have.DType != dt || slices.Equal(have.Shape, want.Shape) {
+			return have.DType == dt, ""
+		}
+		return true, fmt.Sprintf("%s is %v, want %v", want.Name, have.Shape, want.Shape)
+	}
+}
+
+// storedIs reports whether a folder has a parameter in the form of Stored, and if so whether its codes have another size. want has its
+// name there and its shape. Embeddings are in floats.
+func (c *Config) storedIs(w *amp.Weights, want amp.Tensor) (found bool, wrong string) {
+	form, known := storedForms[c.Stored]
+	if !known || len(want.Shape) != 2 || strings.HasSuffix("."+want.Name, "."+c.embedding()) || strings.HasSuffix("."+want.Name, "."+c.positions()) {
+		return false, ""
+	}
+	return form.find(w, want)
+}
+
+// isStoredAs is storedIs for a parameter that has another name in the folder.
 func (c *Config) isStoredAs(w *amp.Weights, name string, want amp.Tensor) bool {
-	have, _ := w.Tensor(name)
-	_, blocks := w.Tensor(name + blocksEnd)
-	return c.isStored(have, want) || c.Stored == qlora.MXFP4 && blocks && len(want.Shape) == 2
+	if _, blocks := w.Tensor(name + blocksEnd); c.Stored == qlora.MXFP4 && blocks && len(want.Shape) == 2 {
+		return true
+	}
+	want.Name = name
+	found, _ := c.storedIs(w, want)
+	return found
 }
-
-// storedTypes are the element types of stored matrices in files.
-var storedTypes = map[qlora.Type]string{qlora.FP8: "F8_E4M3", qlora.FP8E5M2: "F8_E5M2", qlora.INT8: "I8"}
-
-// isStored reports whether a tensor of a file is a matrix in the form of Stored. want is the parameter.
-func (c *Config) isStored(have, want amp.Tensor) bool {
-	dt := storedTypes[c.Stored]
-	return dt != "" && have.DType == dt && len(want.Shape) == 2
-}
-
-// What folders have beside quantized matrices, in place of "weight": scales, and their layout.
-var besideStored = []string{"weight_scale_inv", "weight_scale", "SCB", "weight_format"}
 
 // What they have beside any module: scales of activations, and of the keys and values of a cache.
 var besideModules = []string{"input_scale", "activation_scale", "output_scale", "q_scale", "k_scale", "v_scale", "kv_scale"}
@@ -249,11 +282,13 @@ func (c *Config) describesStored(name string, known map[string]bool) bool {
 	if c.Stored == 0 {
 		return false
 	}
+	for _, end := range storedForms[c.Stored].beside {
+		if module, is := strings.CutSuffix(name, "."+end); is {
+			return known[module+".weight"]
+		}
+	}
 	at := strings.LastIndexByte(name, '.') + 1
 	module, end := name[:at], name[at:]
-	if slices.Contains(besideStored, end) {
-		return known[module+"weight"]
-	}
 	if module == "" || !slices.Contains(besideModules, end) {
 		return false
 	}
@@ -293,7 +328,7 @@ var decodePiece = 1 << 20
 // decode reads a matrix that the folder has quantized into v, in the model's type, some rows at a time.
 func (s *hubFolder) decode(q *quantizer, p *Param, v snug.View) error {
 	name := s.names[p.Name]
-	if _, joined := q.config.slot(p.Name); joined {
+	if _, joined := q.config.slot(p.Name); joined || storedForms[q.coded.form].whole {
 		w, err := s.quantized(q, p)
 		if err != nil {
 			return err

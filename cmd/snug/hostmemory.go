@@ -59,7 +59,7 @@ func fitsHost(command, dir string, c *transformer.Config, o transformer.Options,
 
 // formBits returns the bits of an element of a matrix in a form.
 func formBits(form qlora.Type, c *transformer.Config) float64 {
-	if form == qlora.GGUF && c.StoredBits > 0 {
+	if form == c.Stored && c.StoredBits > 0 {
 		return c.StoredBits
 	}
 	return float64(plan.BitsOf(form))
