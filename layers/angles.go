@@ -14,6 +14,7 @@ import (
 type Angles struct {
 	rope      Rope
 	table     scratch
+	queries   scratch // of queries, where a position has a factor, see [Rope.QueryScale]; empty otherwise
 	known     int     // positions in the table
 	length    int     // sequence length for which the frequencies were made, where they depend on it
 	attention float64 // factor of sines and cosines
@@ -41,7 +42,8 @@ const more = 256 // positions that are made together where a sequence grows
 // NewAngles returns the angles of a rope on a device, nil for the CPU.
 func NewAngles(r Rope, dev *snug.Device) *Angles {
 	dev = cmp.Or(dev, snug.CPU())
-	return &Angles{rope: r, table: scratch{dev: dev, dt: snug.F32}, rows: scratch{dev: dev, dt: snug.F32}}
+	own := scratch{dev: dev, dt: snug.F32}
+	return &Angles{rope: r, table: own, queries: own, rows: own}
 }
 
 // Scaled puts the factor of sines and cosines, see [Rope.AttentionScale], into the table, and returns a. Heads with elements that do
@@ -59,11 +61,14 @@ func (a *Angles) partial(dim int) bool {
 // Rope returns the rope.
 func (a *Angles) Rope() Rope { return a.rope }
 
-// Bytes returns the bytes of the table, and of the angles of rows with positions in three axes, Dim float32 each.
-func (a *Angles) Bytes() int64 { return a.table.bytes() + a.rows.bytes() }
+// Bytes returns the bytes of the table, of another one for queries whose positions have factors, and of the angles of rows with positions
+// in three axes, Dim float32 each.
+func (a *Angles) Bytes() int64 { return a.table.bytes() + a.queries.bytes() + a.rows.bytes() }
 
 // Close frees them.
-func (a *Angles) Close() error { return errors.Join(a.table.close(), a.rows.close()) }
+func (a *Angles) Close() error {
+	return errors.Join(a.table.close(), a.queries.close(), a.rows.close())
+}
 
 // Prepare fills the table for sequences of up to n tokens. A rope of a kind [RopeKind.ByLength] has the frequencies for the longest
 // sequence of the batch, as in a fresh model of transformers.
@@ -109,8 +114,36 @@ func (a *Angles) Prepare(n int) error {
 	if err := snug.Copy(part(a.table.v, 0, len(host)), host); err != nil {
 		return err
 	}
+	if err := a.scaleQueries(host); err != nil {
+		return err
+	}
 	a.known, a.length, a.attention, a.inverse = n, length, attention, inverse
 	return nil
+}
+
+// scaleQueries makes the table of queries from the one of keys, in place: a rotation times the factor of its position.
+func (a *Angles) scaleQueries(host []float32) error {
+	dim := a.rope.Dim
+	if a.rope.QueryScale == 0 || len(host) <= a.rope.OriginalPositions*dim {
+		return nil
+	}
+	for p := a.rope.OriginalPositions; p < len(host)/dim; p++ {
+		for i, scale := p*dim, a.rope.queryScale(p); i < (p+1)*dim; i++ {
+			host[i] *= scale
+		}
+	}
+	if err := a.queries.grow(len(host)); err != nil {
+		return err
+	}
+	return snug.Copy(part(a.queries.v, 0, len(host)), host)
+}
+
+// ofQueries returns the table of queries beside the one of keys.
+func (a *Angles) ofQueries(keys snug.View) snug.View {
+	if a.queries.v.Len() > 0 {
+		return a.queries.v
+	}
+	return keys
 }
 
 // turn returns the cosine and the sine of an angle, which is float32 in transformers.

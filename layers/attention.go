@@ -73,6 +73,9 @@ func (b *Attention) Width(in int) (int, error) {
 	case b.Rope != nil && b.Rope.Rope().Dim > b.HeadDim:
 		return 0, fmt.Errorf("layers: an Attention with heads of %d elements has a Rope that turns %d: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
 	}
+	if b.Rope != nil && b.Rope.Rope().QueryScale != 0 && (b.packed() || b.Rope.Rope().Dim != b.HeadDim) {
+		return 0, fmt.Errorf("layers: an Attention whose Rope has a QueryScale wants three QKV, and turns all %d elements of a head: %w", b.HeadDim, snug.ErrConfig)
+	}
 	if b.Rope != nil && b.Rope.partial(b.HeadDim) {
 		return 0, fmt.Errorf("layers: an Attention with heads of %d elements, of which %d turn by a rope with a factor: want Scaled Angles: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
 	}
@@ -383,7 +386,7 @@ func (b *Attention) rotate(p *Pass, q, k *Tensor, turn func(x, angles snug.View,
 			c.Heads, c.Stride = b.Heads+b.KVHeads, b.queries()+2*b.keys()
 			return turn(q.View, angles, positions, c)
 		}
-		if err := turn(q.View, angles, positions, c); err != nil {
+		if err := turn(q.View, b.Rope.ofQueries(angles), positions, c); err != nil {
 			return err
 		}
 		c.Heads = b.KVHeads

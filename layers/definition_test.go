@@ -120,14 +120,18 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 		if err != nil {
 			panic(err)
 		}
-		for _, of := range [][]float64{q, k} {
+		for n, of := range [][]float64{q, k} {
 			heads := len(of) / d.batch.Rows / b.HeadDim
 			for i := 0; i < len(of); i += b.HeadDim {
 				position, half := float64(d.batch.Positions[i/(heads*b.HeadDim)]), b.HeadDim/2
+				scale := 1.0
+				if r := b.Rope.Rope(); n == 0 && r.QueryScale != 0 {
+					scale += r.QueryScale * math.Log(1+math.Floor(position/float64(r.OriginalPositions)))
+				}
 				for j := range half {
 					sin, cos := math.Sincos(position * float64(inverse[j]))
 					one, two := of[i+j], of[i+half+j]
-					of[i+j], of[i+half+j] = one*cos-two*sin, two*cos+one*sin
+					of[i+j], of[i+half+j] = scale*(one*cos-two*sin), scale*(two*cos+one*sin)
 				}
 			}
 		}

@@ -119,7 +119,11 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			}
 		}
 		if flip("rope") {
-			b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: dim}, nil)
+			r := Rope{Kind: RopeDefault, Theta: 100, Dim: dim}
+			if !b.packed() && flip("query scale") {
+				r.QueryScale, r.OriginalPositions = 0.75, 2
+			}
+			b.Rope = NewAngles(r, nil)
 		}
 		if len(b.QKV) == 3 && b.QNorm.Weight == nil && b.Rope == nil && flip("cross") {
 			b.Source = &Source{} // whose rows follow from the batch

@@ -79,6 +79,9 @@ func TestRefuses(t *testing.T) {
 		"latent, other rope": {latentOf(func(b *Latent) {
 			b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 1e4, Dim: 4}, nil)
 		})},
+		"packed, query scale": {attention(func(a *Attention) {
+			a.QKV, a.Rope = []Linear{*NewLinear("qkv", 8, 24, false)}, NewAngles(Rope{Kind: RopeDefault, Theta: 1e4, Dim: 4, QueryScale: 1, OriginalPositions: 2}, nil)
+		})},
 		"inner widths":        {change(NewMLP("m", 8, 16, square, false), func(b *MLP) { b.Down[0] = *NewLinear("d", 8, 8, false) })},
 		"MLP of zeros":        {&MLP{In: make([]Linear, 1), Down: make([]Linear, 1)}},
 		"router":              {experts(func(e *Experts) { e.Router = *NewLinear("r", 8, 2, false) })},

@@ -35,7 +35,7 @@ type Rope struct {
 
 	Turned            int     // proportional: pairs of elements that turn
 	MaxPositions      int     // dynamic: longest sequence for which the rope is not scaled
-	OriginalPositions int     // llama3, yarn, longrope: longest sequence before scaling
+	OriginalPositions int     // llama3, yarn, longrope, and with a QueryScale: longest sequence before scaling
 	LowFreqFactor     float64 // llama3: a frequency of fewer rotations over OriginalPositions is divided by Factor
 	HighFreqFactor    float64 // llama3: a frequency of more rotations is kept
 	BetaFast          float64 // yarn: a frequency of more rotations over OriginalPositions is kept; 0 is 32
@@ -54,6 +54,10 @@ type Rope struct {
 	Interleaved bool // the elements of a pair follow each other
 
 	Factors *RopeFactors // longrope
+
+	// QueryScale is the b of the factor 1+b·ln(1+⌊p/OriginalPositions⌋) by which the query at position p is multiplied after it turned:
+	// the llama_4_scaling_beta of Ministral 3. All elements of a head turn then. 0 is no such factor.
+	QueryScale float64
 }
 
 // RopeFactors are what a [RopeLong] divides its frequencies by, Dim/2 numbers each. A sequence of more than OriginalPositions takes
@@ -81,7 +85,7 @@ func (r Rope) Check() (err error) {
 	}{
 		{"Factor", r.Factor, needs.Factor},
 		{"MaxPositions", float64(r.MaxPositions), r.Kind == RopeDynamic},
-		{"OriginalPositions", float64(r.OriginalPositions), needs.Original},
+		{"OriginalPositions", float64(r.OriginalPositions), needs.Original || r.QueryScale != 0},
 		{"LowFreqFactor", r.LowFreqFactor, r.Kind == RopeLlama3},
 		{"HighFreqFactor", r.HighFreqFactor, r.Kind == RopeLlama3},
 		{"BetaFast", r.BetaFast, false}, {"BetaSlow", r.BetaSlow, false},
@@ -97,6 +101,10 @@ func (r Rope) Check() (err error) {
 		}
 	}
 	switch x := r.AttentionFactor; {
+	case !(r.QueryScale >= 0 && r.QueryScale <= math.MaxFloat32):
+		return bad("QueryScale", "%v, want a number of 0 or more", r.QueryScale)
+	case r.QueryScale != 0 && r.Sections != [3]int{}:
+		return bad("QueryScale", "%v, beside Sections: a query has one position", r.QueryScale)
 	case x != 0 && r.Kind != RopeYarn && r.Kind != RopeLong:
 		return bad("AttentionFactor", "%v, which the rope %q does not use", x, r.Kind)
 	case x != 0 && !positive(x):
@@ -297,6 +305,12 @@ func (r Rope) yarn(powers []float32) []float32 {
 		powers[i] = float32(stretched*float32(1-keep)) + float32(float32(1/p)*keep)
 	}
 	return powers
+}
+
+// queryScale returns the factor of the query at a position, see QueryScale, in transformers' steps of float32.
+func (r Rope) queryScale(position int) float32 {
+	passed := math.Log(float64(1 + float32(position/r.OriginalPositions)))
+	return 1 + float32(float32(r.QueryScale)*float32(passed))
 }
 
 // AttentionScale returns the factor of sines and cosines of yarn and longrope: AttentionFactor, or what Factor and other fields give.

@@ -94,6 +94,10 @@ func (c *Config) enterText(f *fields, w *whole) (*fields, error) {
 	if f.err != nil {
 		return nil, f.err
 	}
+	if text == nil && w.strict {
+		f.fail("text_config", "it is not there, want the fields of the text")
+		return nil, f.err
+	}
 	if text == nil {
 		text = &fields{path: "text_config.", raw: map[string]json.RawMessage{}, taken: map[string]bool{}, ignored: &c.Ignored, unread: &c.Unread}
 		if w.flat {

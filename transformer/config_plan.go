@@ -53,6 +53,9 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 	for _, r := range []Rope{c.Rope, c.LocalRope} {
 		if r.Kind != "" {
 			m.Tables += s.rows * int64(r.Dim)
+			if r.QueryScale != 0 && s.rows > int64(r.OriginalPositions) { // queries have a table of their own
+				m.Tables += s.rows * int64(r.Dim)
+			}
 		}
 	}
 	if c.Sinks { // in float32, with their gradient

@@ -146,7 +146,7 @@ func ropeMembers(r Rope) map[string]any {
 	for name, value := range map[string]float64{
 		"factor": r.Factor, "low_freq_factor": r.LowFreqFactor,
 		"high_freq_factor": r.HighFreqFactor, "beta_fast": r.BetaFast, "beta_slow": r.BetaSlow,
-		"attention_factor": r.AttentionFactor, "mscale": r.MScale, "mscale_all_dim": r.MScaleAllDim,
+		"attention_factor": r.AttentionFactor, "mscale": r.MScale, "mscale_all_dim": r.MScaleAllDim, "llama_4_scaling_beta": r.QueryScale,
 	} {
 		if value != 0 {
 			m[name] = strictjson.Float(value)

@@ -91,6 +91,7 @@ type whole struct {
 	texts   []string // families of its text model, first the one that text_config stands for without a model_type
 	text    string   // what text_config calls the first of them, empty: by its name
 	std     defaults // of fields that text_config leaves out, if text has a name
+	strict  bool     // config.json has a text_config: what transformers takes without one is a text of its own
 	flat    bool     // config.json may have the fields of the text beside its own, without a text_config
 	layouts []layout // of the text in its folders: as published, and as its modules are named in memory
 	fields  []string // of config.json that are not about the text

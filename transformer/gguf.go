@@ -109,7 +109,7 @@ func (c *Config) ggufMetadata(form *ggufForm, t ggufType) []gguf.Pair {
 	}
 	m.number(norm, c.NormEps)
 	if !c.LearnedPositions {
-		m.rope(c)
+		m.rope(c, form)
 	}
 	if e := &c.Experts; e.Count > 0 {
 		m.count("expert_count", e.Count)
@@ -134,7 +134,7 @@ func (c *Config) ggufMetadata(form *ggufForm, t ggufType) []gguf.Pair {
 }
 
 // rope adds the ropes. The factors of Llama 3's rope are a tensor.
-func (m *ggufMetadata) rope(c *Config) {
+func (m *ggufMetadata) rope(c *Config, form *ggufForm) {
 	r := &c.Rope
 	m.number("rope.freq_base", r.Theta)
 	if c.LocalRope.Kind != "" {
@@ -156,8 +156,13 @@ func (m *ggufMetadata) rope(c *Config) {
 		if r.BetaSlow != 0 {
 			m.number("rope.scaling.yarn_beta_slow", r.BetaSlow)
 		}
-		if scale := r.AttentionScale() / (0.1*math.Log(r.Factor) + 1); math.Abs(scale-1) > 1e-6 { // of what llama.cpp computes by itself
+		if form.queryScale && r.MScale == 1 && r.MScaleAllDim != 0 && r.AttentionFactor == 0 {
+			m.number("rope.scaling.yarn_log_multiplier", r.MScaleAllDim)
+		} else if scale := r.AttentionScale() / (0.1*math.Log(r.Factor) + 1); math.Abs(scale-1) > 1e-6 { // of what llama.cpp computes by itself
 			m.number("rope.scaling.attn_factor", scale)
+		}
+		if r.QueryScale != 0 {
+			m.number("attention.temperature_scale", r.QueryScale)
 		}
 	}
 }

@@ -29,6 +29,7 @@ type ggufForm struct {
 	localRope         bool       // layers with a window have a rope of their own
 	turned            bool       // metadata has how many elements of a head turn
 	longFactors       bool       // the rope may be a longrope, whose factors are two tensors
+	queryScale        bool       // queries may have a factor by their position, beside YaRN, of which metadata has mscale_all_dim
 	noAdapters        string     // why llama.cpp does not run adapters beside the model, empty if it does
 	noRope            int        // every noRope-th layer has no rope; 0: no such layer
 	period            int        // every period-th layer has no window and the others have one; 0: no layer has one
@@ -144,6 +145,8 @@ func (c *Config) ggufRope(f *ggufForm, why func(field, format string, args ...an
 		return why("Rope.Kind", "without dynamic ropes, whose frequencies change with the length of the text")
 	case r.Kind == RopeLong && !f.longFactors:
 		return why("Rope.Kind", "without factors of each frequency")
+	case r.QueryScale != 0 && (!f.queryScale || r.Kind != RopeYarn):
+		return why("Rope.QueryScale", "with factors of queries by their position beside YaRN: %t, and the model has %v beside %q", f.queryScale, r.QueryScale, r.Kind)
 	case r.Kind == RopeLlama3 && !f.ropeFactors:
 		return why("Rope.Kind", "without the rope of Llama 3")
 	case c.LocalRope != (Rope{}) && (!f.localRope || c.LocalRope.Kind != RopeDefault):

@@ -40,8 +40,12 @@ func (r *ggufReader) rope() {
 		r.llama3()
 		return
 	case kind == nil || kind == "none":
-		if r.form.untruncated { // whose config.json means YaRN where it says nothing
-			r.fields["rope_parameters"] = map[string]any{"rope_type": "default", "rope_theta": r.fields["rope_theta"]}
+		if r.form.untruncated || r.form.queryScale { // whose config.json means YaRN where it says nothing
+			scale = map[string]any{"rope_type": "default", "rope_theta": r.fields["rope_theta"]}
+			r.fields["rope_parameters"] = scale
+		}
+		if r.form.queryScale {
+			scale["llama_4_scaling_beta"] = 0
 		}
 		return
 	case kind == "linear":
@@ -55,6 +59,13 @@ func (r *ggufReader) rope() {
 			scale["attention_factor"] = x * (0.1*math.Log(factor) + 1)
 		}
 		scale["truncate"] = !r.form.untruncated
+		if r.form.queryScale {
+			scale["llama_4_scaling_beta"] = 0
+			own.take("llama_4_scaling_beta", "attention.temperature_scale")
+			if own.take("mscale_all_dim", "rope.scaling.yarn_log_multiplier") {
+				scale["mscale"] = 1
+			}
+		}
 	default:
 		r.fail(r.arch+".rope.scaling.type", "%s, want none, linear or yarn", shortValue(kind))
 	}

@@ -65,7 +65,7 @@ func goldenFolder(t *testing.T, config json.RawMessage) (dir string, c *Config) 
 
 func TestGGUFIsThatOfTheConverter(t *testing.T) {
 	goldens := ggufGoldens(t)
-	require.Len(t, goldens, 22)
+	require.Len(t, goldens, 23)
 	for name, golden := range goldens {
 		for kind, want := range golden.Files {
 			t.Run(name+" "+kind, func(t *testing.T) {

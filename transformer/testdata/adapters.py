@@ -73,6 +73,7 @@ ADAPTERS = {
     "gpt2_vera": ("gpt2", False, {"vera": True, "target_modules": ["c_attn", "c_proj"], "r": 5, "projection_prng_key": 2**32 + 1, "fan_in_fan_out": True}),
     "gpt2_dora_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
     "phi3_lora": ("phi3", False, ALL),
+    "ministral3_lora": ("ministral3", False, ALL),
     "glm4_nf4": ("glm4", True, {"target_modules": ["q_proj", "gate_up_proj"], "r": 3, "lora_alpha": 6}),
     "mixtral_lora": ("mixtral", False, {**ALL, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
     "gpt_oss_lora": ("gpt_oss", False, {"target_modules": ["q_proj", "k_proj", "o_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),

@@ -4,6 +4,11 @@ write them, and with fields left out."""
 LLAMA3 = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"}
 
 # Fields and values of published folders.
+MINISTRAL3 = {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
+              "original_max_position_embeddings": 16384, "rope_theta": 1000000.0, "rope_type": "yarn", "type": "yarn"}
+PIXTRAL = {"attention_dropout": 0.0, "head_dim": 64, "hidden_act": "silu", "hidden_size": 1024, "image_size": 1540, "initializer_range": 0.02,
+           "intermediate_size": 4096, "model_type": "pixtral", "num_attention_heads": 16, "num_channels": 3, "num_hidden_layers": 24, "patch_size": 14}
+
 PUBLISHED = {
     "gpt2": {
         "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"], "attn_pdrop": 0.1, "bos_token_id": 50256,
@@ -150,6 +155,32 @@ PUBLISHED = {
         "sliding_window": 262144, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.45.0", "use_cache": True,
         "vocab_size": 200064,
     },
+    "ministral-3-3b": {
+        "architectures": ["Mistral3ForConditionalGeneration"], "dtype": "bfloat16", "image_token_index": 10, "model_type": "mistral3",
+        "multimodal_projector_bias": False, "projector_hidden_act": "gelu", "quantization_config": {
+            "activation_scheme": "static", "dequantize": False, "modules_to_not_convert": ["model.vision_tower", "model.multi_modal_projector", "lm_head"],
+            "quant_method": "fp8", "weight_block_size": None}, "spatial_merge_size": 2, "text_config": {
+            "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 9216,
+            "max_position_embeddings": 262144, "model_type": "ministral3", "num_attention_heads": 32, "num_hidden_layers": 26, "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05, "rope_parameters": MINISTRAL3, "sliding_window": None, "tie_word_embeddings": True, "use_cache": True,
+            "vocab_size": 131072}, "tie_word_embeddings": True, "transformers_version": "5.0.0.dev0", "vision_config": PIXTRAL, "vision_feature_layer": -1,
+    },
+    "ministral-3-14b": {
+        "architectures": ["Mistral3ForConditionalGeneration"], "dtype": "bfloat16", "image_token_index": 10, "model_type": "mistral3",
+        "multimodal_projector_bias": False, "projector_hidden_act": "gelu", "spatial_merge_size": 2, "text_config": {
+            "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02, "intermediate_size": 16384,
+            "max_position_embeddings": 262144, "model_type": "ministral3", "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05, "rope_parameters": {**MINISTRAL3, "rope_theta": 1000000000.0}, "sliding_window": None, "use_cache": True,
+            "vocab_size": 131072}, "tie_word_embeddings": False, "transformers_version": "5.0.0.dev0", "vision_config": PIXTRAL, "vision_feature_layer": -1,
+    },
+    "mistral-small-3.1-24b": {
+        "architectures": ["Mistral3ForConditionalGeneration"], "image_token_index": 10, "model_type": "mistral3", "multimodal_projector_bias": False,
+        "projector_hidden_act": "gelu", "spatial_merge_size": 2, "text_config": {
+            "attention_dropout": 0.0, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120, "initializer_range": 0.02, "intermediate_size": 32768,
+            "max_position_embeddings": 131072, "model_type": "mistral", "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+            "rms_norm_eps": 1e-05, "rope_theta": 1000000000.0, "sliding_window": None, "use_cache": True, "vocab_size": 131072},
+        "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0", "vision_config": PIXTRAL, "vision_feature_layer": -1,
+    },
     "gemma-2b": {
         "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,
         "head_dim": 256, "hidden_act": "gelu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 16384,
@@ -227,6 +258,12 @@ SPELLINGS = {
     "phi3, attention factor": small("phi3", pad_token_id=None, max_position_embeddings=64, original_max_position_embeddings=32, sliding_window=5, partial_rotary_factor=0.5,
                                     rope_scaling={"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [2.5, 3, 4], "attention_factor": 1.3}),
     "seed_oss, biases": small("seed_oss", attention_bias=False, attention_out_bias=True, mlp_bias=True, head_dim=16, residual_dropout=0.0),
+    "ministral3, old": small("ministral3", pad_token_id=None, head_dim=16, rope_theta=5e5, sliding_window=9, rope_scaling={
+        "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "llama_4_scaling_beta": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5}),
+    "ministral3, default rope": small("ministral3", pad_token_id=None, head_dim=16, rope_parameters={
+        "rope_type": "default", "rope_theta": 500.0, "original_max_position_embeddings": 128, "llama_4_scaling_beta": 0.5}),
+    "ministral3, no scale": small("ministral3", pad_token_id=None, tie_word_embeddings=True, rope_parameters={
+        "rope_type": "default", "rope_theta": 500.0, "original_max_position_embeddings": 128, "llama_4_scaling_beta": 0.0}),
     "ministral, types": small("ministral", head_dim=16, sliding_window=7, layer_types=["full_attention"] * 2 + ["sliding_attention"] * 3),
     "ministral, window": small("ministral", head_dim=12, sliding_window=3),
     "ministral, no window": small("ministral", head_dim=12, sliding_window=None, rope_theta=1e6),
@@ -253,6 +290,6 @@ SPELLINGS = {
 }
 
 # Without the ones whose defaults transformers cannot build: ministral wants a head_dim.
-FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "seed_oss", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2"]
+FAMILIES = ["llama", "mistral", "ministral3", "qwen2", "qwen3", "seed_oss", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2"]
 
 CASES = {**PUBLISHED, **SPELLINGS, **{f"{name}, defaults": {"model_type": name} for name in FAMILIES}}

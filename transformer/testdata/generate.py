@@ -10,7 +10,7 @@ import pathlib
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 here = pathlib.Path(__file__).parent
@@ -21,7 +21,8 @@ torch.set_num_threads(1)
 def greedy(folder):
     golden = json.loads((folder / "golden.json").read_text())
     prompt = golden["tokens"][:9]
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    kind = AutoModelForImageTextToText if folder.name == "mistral3_images" else AutoModelForCausalLM
+    model = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     tokens = torch.tensor([prompt])
     out = model.generate(tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=21, use_cache=True, eos_token_id=-1, pad_token_id=0)
     return {"prompt": prompt, "tokens": out[0, len(prompt):].tolist()}

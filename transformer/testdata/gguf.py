@@ -12,7 +12,7 @@ import gguf, numpy as np, torch
 from conversion import base
 from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Ernie4_5Config, Gemma2Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GPT2Config, GptOssConfig, LlamaConfig,
-                          MinistralConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config)
+                          Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config)
 
 import conversion
 
@@ -38,6 +38,9 @@ models = {
     "llama_yarn": (LlamaConfig, dict(rope_parameters=dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=32))),
     "mistral": (MistralConfig, dict(sliding_window=None)),
     "ministral": (MinistralConfig, dict(sliding_window=None)),
+    "ministral3": (Ministral3Config, dict(pad_token_id=None, rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=32, mscale=1.0, mscale_all_dim=0.5,
+        llama_4_scaling_beta=0.25))),
     "mixtral": (MixtralConfig, dict(num_local_experts=4, num_experts_per_tok=2)),
     "qwen2": (Qwen2Config, {}),
     "qwen3": (Qwen3Config, dict(head_dim=16)),

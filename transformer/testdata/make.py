@@ -27,7 +27,7 @@ os.environ["ATEN_CPU_CAPABILITY"] = "default"
 import torch
 import transformers
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3ForConditionalGeneration, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -96,11 +96,11 @@ def experts(config, layers):
 
 def describe(raw):
     whole = read(raw)
-    many = whole.model_type == "gemma3"
+    many = whole.model_type in ("gemma3", "mistral3")
     config = whole.text_config if many else whole
     gpt2 = config.model_type == "gpt2"
     with torch.device("meta"):
-        model = (Gemma3ForConditionalGeneration._from_config(whole) if many else AutoModelForCausalLM.from_config(whole))
+        model = (AutoModelForImageTextToText if many else AutoModelForCausalLM).from_config(whole)
     body = model.model.language_model if many else model.transformer if gpt2 else model.model
     layers = body.h if gpt2 else body.layers
     first = layers[0]
@@ -112,10 +112,10 @@ def describe(raw):
     found, split = experts(config, layers)
     parameters = {name: shape for whole_name, whole_shape in parameters.items() for name, shape in split(whole_name, whole_shape).items()}
     if many:
-        parameters = {name: shape for name, shape in parameters.items() if "language_model" in name}
-    eos = whole.eos_token_id if many else config.eos_token_id
+        parameters = {name: shape for name, shape in parameters.items() if "language_model" in name or name == "lm_head.weight"}
+    eos = getattr(whole, "eos_token_id", None) or config.eos_token_id
     want = {
-        "family": config.model_type, "multimodal": many, "vocab": config.vocab_size, "dim": config.hidden_size,
+        "family": config.model_type, "whole": whole.model_type if many else "", "vocab": config.vocab_size, "dim": config.hidden_size,
         "hidden": mlp.c_fc.nf if gpt2 else config.intermediate_size, "layers": len(layers), "heads": config.num_attention_heads,
         "kv_heads": config.num_attention_heads if gpt2 else config.num_key_value_heads, "head_dim": attention.head_dim,
         "context": config.max_position_embeddings, "layer_norm": type(norm).__name__ == "LayerNorm",
@@ -126,7 +126,7 @@ def describe(raw):
         "activation": "silu" if found else ACTIVATIONS[type(mlp.act if gpt2 else getattr(mlp, "act_fn", None) or mlp.activation_fn).__name__],
         "gated": bool(found) or hasattr(mlp, "gate_proj") or hasattr(mlp, "gate_up_proj"),
         "learned_positions": hasattr(body, "wpe"),
-        "windows": [(config.sliding_window if config.model_type in ("mistral", "mixtral", "phi3") else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
+        "windows": [(config.sliding_window if config.model_type in ("mistral", "ministral3", "mixtral", "phi3") else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
                     for l in layers],
         "score_scale": attention.scaling, "score_cap": getattr(attention, "attn_logit_softcapping", None) or 0,
         "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
@@ -134,6 +134,7 @@ def describe(raw):
         "attention_dropout": config.attn_pdrop if gpt2 else getattr(config, "attention_dropout", 0.0),
         "residual_dropout": config.resid_pdrop if gpt2 or config.model_type == "phi3" else getattr(config, "residual_dropout", 0.0), "embedding_dropout": config.embd_pdrop if gpt2 else 0.0,
         "no_rope": [not x for x in getattr(config, "no_rope_layers", [])[:len(layers)]],
+        "query_scale": (getattr(config, "rope_parameters", None) or {}).get("llama_4_scaling_beta", 0.0),
         "init_std": config.initializer_range, "dtype": str(whole.dtype).removeprefix("torch."),
         "bos": config.bos_token_id, "eos": eos if isinstance(eos, list) else [] if eos is None else [eos], "pad": config.pad_token_id,
         "tensors": digest(parameters),

@@ -28,7 +28,7 @@ import sys
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration
+from transformers import AutoConfig, AutoModelForCausalLM, Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration
 from transformers.integrations.mxfp4 import FP4_VALUES, convert_moe_packed_tensors
 
 here = pathlib.Path(__file__).parent / "models"
@@ -45,6 +45,10 @@ GPTOSS = {**SMALL, "intermediate_size": 32, "head_dim": 8, "num_local_experts": 
               "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
               "original_max_position_embeddings": 16, "rope_theta": 1e3}}
 
+MINISTRAL3 = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "original_max_position_embeddings": 6, "rope_theta": 1e3,
+              "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.4}
+WHOLE = {"gemma3": Gemma3ForConditionalGeneration, "mistral3": Mistral3ForConditionalGeneration}
+
 MODELS = {
     "llama": ("llama", {**SMALL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
     "llama_linear": ("llama", {**ONE, "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}}),
@@ -60,6 +64,12 @@ MODELS = {
     "seed_oss": ("seed_oss", {**SMALL, "attention_out_bias": True, "mlp_bias": True, "attention_dropout": 0.0, "residual_dropout": 0.0, "pad_token_id": None}),
     "ministral": ("ministral", {**SMALL, "num_hidden_layers": 3, "sliding_window": 5,
                                 "layer_types": ["full_attention", "sliding_attention", "full_attention"]}),
+    "ministral3": ("ministral3", {**SMALL, "pad_token_id": None, "rope_parameters": MINISTRAL3}),
+    "mistral3_images": ("mistral3", {
+        "image_token_index": 46, "tie_word_embeddings": False, "spatial_merge_size": 2,
+        "vision_config": {"model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4,
+                          "image_size": 28, "patch_size": 14},
+        "text_config": {**ONE, "model_type": "ministral3", "pad_token_id": None, "tie_word_embeddings": False, "sliding_window": 6, "rope_parameters": MINISTRAL3}}),
     "gemma": ("gemma", {**SMALL, "pad_token_id": None, "attention_bias": True}),
     "smollm3": ("smollm3", {**SMALL, "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 6, "pad_token_id": None,
                             "mlp_bias": True, "tie_word_embeddings": False}),
@@ -157,9 +167,9 @@ def make(name, family, fields, again=0):
     torch.manual_seed(sum(map(ord, name)) + 1000 * again)
     off = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0} if family == "gpt2" else {}
     config = AutoConfig.for_model(family, **fields, **off)
-    images = family == "gemma3"
+    images = family in WHOLE
     if images:
-        model, config = Gemma3ForConditionalGeneration._from_config(config, attn_implementation="eager").float(), config.text_config
+        model, config = WHOLE[family]._from_config(config, attn_implementation="eager").float(), config.text_config
     else:
         model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     with torch.no_grad():
@@ -196,7 +206,7 @@ def make(name, family, fields, again=0):
     labels[0, 3] = labels[1, 11] = -100
     if family in ("mixtral", "qwen3_moe", "gpt_oss") and margin(model, config, tokens) < 0.08:
         return make(name, family, fields, again + 1)
-    more = {"use_cache": False, **({"token_type_ids": torch.zeros_like(tokens)} if images else {})}
+    more = {"use_cache": False, **({"token_type_ids": torch.zeros_like(tokens)} if family == "gemma3" else {})}
     out = model(tokens, labels=labels, **more)
     out.loss.backward()
     golden = {"logits": out.logits.detach().contiguous()}
