@@ -27,9 +27,12 @@ type Experts struct {
 	Routing    fused.Router
 	Experts    []Expert
 	Shared     *SharedExpert // nil for none
+	Correction *Param        // of float32, which does not train: added to the scores where experts are chosen, see [fused.Route]; nil for none
 	Activation Activation
 	Balance    *Balance         // nil for none
 	Prefetch   func(expert int) // unless nil, asks for the matrices of an expert that is needed next
+
+	correction []float32 // its elements, once they are read from a device
 
 	entered uint64 // number of the last pass in which the layer's choice was added to the balancing loss
 }
@@ -66,6 +69,8 @@ func (b *Experts) Width(in int) (int, error) {
 	switch {
 	case b == nil || len(b.Experts) == 0 || b.Routing.Experts != len(b.Experts) || b.Routing.Chosen < 1 || b.Routing.Chosen > len(b.Experts) || b.Router.Out != len(b.Experts):
 		return 0, fmt.Errorf("layers: Experts without experts, or with another Router or Routing: %w", snug.ErrConfig)
+	case b.Correction != nil && (b.Correction.Len() != len(b.Experts) || b.Correction.Trains):
+		return 0, fmt.Errorf("layers: the Correction of Experts has %d elements, or trains, want %d that do not: %w", b.Correction.Len(), len(b.Experts), snug.ErrConfig)
 	case b.Activation.gated == nil:
 		return 0, fmt.Errorf("layers: Experts want the Activation of a gate: %w", snug.ErrConfig)
 	}
@@ -87,7 +92,7 @@ func (b *Experts) Width(in int) (int, error) {
 
 // Params implements [Layer].
 func (b *Experts) Params(yield func(*Param) bool) {
-	lists := [][]*Param{b.Norm.list(), b.Router.list()}
+	lists := [][]*Param{b.Norm.list(), b.Router.list(), {b.Correction}}
 	for i := range b.Experts {
 		lists = append(lists, listOf(b.Experts[i].In), listOf(b.Experts[i].Down))
 	}

@@ -3,6 +3,7 @@ package layers
 import (
 	"slices"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/fused"
 )
 
@@ -52,9 +53,29 @@ func (b *Experts) route(p *Pass, logits *Tensor) {
 	r.weights = p.Stat(b.Routing.Chosen)
 	p.Do(func() error {
 		r.grow(p.Batch.Rows, b.Routing)
-		return fused.Route(b.Routing, r.chosen, r.weights.View, logits.View, nil)
+		bias, err := b.corrections()
+		if err != nil {
+			return err
+		}
+		return fused.Route(b.Routing, r.chosen, r.weights.View, logits.View, bias)
 	})
 	p.Do(func() error { return fused.Group(r.rows, r.pairs, r.starts, r.chosen, b.Routing.Chosen) })
+}
+
+// corrections returns the elements of the Correction on the host.
+func (b *Experts) corrections() ([]float32, error) {
+	switch {
+	case b.Correction == nil || b.correction != nil:
+		return b.correction, nil
+	case b.Correction.Value.Device().IsCPU():
+		return b.Correction.Value.Float32s(), nil
+	}
+	x := make([]float32, b.Correction.Len())
+	if err := snug.Copy(snug.SliceView(x), b.Correction.Value); err != nil {
+		return nil, err
+	}
+	b.correction = x
+	return x, nil
 }
 
 func (b *Experts) unroute(p *Pass) {

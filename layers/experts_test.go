@@ -22,6 +22,10 @@ func someExperts(t *rapid.T, width int, norm func(string, int) Norm, linear func
 			Down: []Linear{linear(of("down"), hidden, width)},
 		})
 	}
+	if flip("correction") {
+		b.Correction = newParam("correction", 1, count)
+		b.Correction.Trains = false
+	}
 	if flip("shared") {
 		hidden := rapid.IntRange(1, 5).Draw(t, "shared hidden")
 		b.Shared = &SharedExpert{
@@ -81,7 +85,13 @@ func (d *definition) experts(b *Experts, x []float64) []float64 {
 			for e := range order {
 				order[e] = e
 			}
-			slices.SortStableFunc(order, func(a, b int) int { return -int(math.Copysign(1, scores[a]-scores[b])) })
+			rank := slices.Clone(scores)
+			for e := range rank {
+				if rank[e] /= total; b.Correction != nil {
+					rank[e] += d.values[b.Correction][e]
+				}
+			}
+			slices.SortStableFunc(order, func(a, b int) int { return -int(math.Copysign(1, rank[a]-rank[b])) })
 			d.chosen = append(d.chosen, order[:b.Routing.Chosen])
 		}
 		if b.Routing.Normalize {

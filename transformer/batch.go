@@ -257,7 +257,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	return max(c.Dim, c.Hidden, c.Heads*c.widestHead(), c.Experts.Hidden, c.Experts.Count)
+	return max(c.Dim, c.Hidden, c.Heads*c.widestHead(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count)
 }
 
 // workspaceLen returns the float32 elements of the largest workspace of an operation. Operations run one at a time and
@@ -278,7 +278,7 @@ func (m *Model) workspaceLen(rows int) int {
 	if c.LayerNorm {
 		n = max(n, fused.LayerNormWorkspaceLen(rows, c.Dim))
 	} else {
-		n = max(n, fused.RMSNormWorkspaceLen(rows, c.Dim))
+		n = max(n, fused.RMSNormWorkspaceLen(rows, max(c.Dim, c.Latent.Rank, c.Latent.QueryRank)))
 	}
 	if c.Sinks {
 		n = max(n, fused.BiasAddWorkspaceLen(1, c.Heads))

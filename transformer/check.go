@@ -121,7 +121,11 @@ func differences(missing, extra, shapes, types []string) error {
 
 // passedOver reports whether Check passes over a tensor that is no parameter.
 func (c *Config) passedOver(name string, here layout) bool {
-	if rest, found := strings.CutPrefix(name, here.body); found && c.names().buffers.MatchString(rest) {
+	rest, inBody := strings.CutPrefix(name, here.body)
+	if inBody && c.names().further && c.behind(rest) {
+		return true
+	}
+	if inBody && c.names().buffers.MatchString(rest) {
 		return true
 	}
 	if c.Tied && slices.ContainsFunc(c.layouts(), func(l layout) bool { return l.head == name }) {

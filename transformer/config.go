@@ -64,6 +64,9 @@ type Config struct {
 	Activation Activation
 	Gated      bool // act(gate)·up, not act(up)
 
+	// Latent describes multi-head latent attention, in place of projections to q, k and v.
+	Latent Latent
+
 	// Experts describes the experts, for the layers that have experts in place of the MLP.
 	Experts Experts
 	// Sinks says that each head of attention has a sink: a learned logit that enters the softmax like the score of one
@@ -144,6 +147,15 @@ type Experts struct {
 	// that.
 	Normalize bool // weights are divided by their sum over the chosen experts: the softmax over the chosen logits
 	Sigmoid   bool // weights are the sigmoid of the logit, in place of the softmax
+
+	Scale float64 // multiplies the weights; 0 is 1
+	// Groups, ChosenGroups and GroupTop say from which groups of experts a token gets its own, see [fused.Router]; 0 for no groups.
+	Groups, ChosenGroups, GroupTop int
+	// Corrected says that the choice adds a number of each expert to its score: a parameter of float32 that does not train.
+	Corrected bool
+
+	Shared     int  // width of an expert that all tokens have, 0 for none
+	SharedGate bool // its output is multiplied by the sigmoid of a logit
 
 	Bias    bool // the router and all matrices of experts have biases
 	Clamped bool // gpt-oss' activation: g·sigmoid(Alpha·g)·(u+1), with g = min(gate, Limit) and u = up clamped to ±Limit
@@ -336,6 +348,9 @@ func (c *Config) check() error {
 	if err := c.checkExperts(); err != nil {
 		return err
 	}
+	if err := c.checkLatent(); err != nil {
+		return err
+	}
 	if err := c.checkPositions(); err != nil {
 		return err
 	}
@@ -365,6 +380,14 @@ func (c *Config) checkExperts() error {
 		return bad("Experts.Limit", "%v and Alpha %v, want finite numbers, of 0 or more, and a positive limit", e.Limit, e.Alpha)
 	case !e.Clamped && (e.Limit != 0 || e.Alpha != 0):
 		return bad("Experts.Limit", "%v and Alpha %v, want 0 without Clamped", e.Limit, e.Alpha)
+	case !number(e.Scale):
+		return bad("Experts.Scale", "%v, want a finite number of 0 or more", e.Scale)
+	case e.Groups < 0 || e.ChosenGroups < 0 || e.GroupTop < 0 || (e.Groups == 0) != (e.ChosenGroups == 0) || e.Groups == 0 && e.GroupTop != 0:
+		return bad("Experts.Groups", "%d, %d of them chosen, by their best %d: want all above 0, or none", e.Groups, e.ChosenGroups, e.GroupTop)
+	case e.Groups > 0 && (e.Count%e.Groups != 0 || e.ChosenGroups > e.Groups || e.Chosen > e.ChosenGroups*(e.Count/e.Groups) || e.GroupTop > e.Count/e.Groups):
+		return bad("Experts.Groups", "%d, %d of them chosen, by their best %d, want a divisor of %d experts, and groups that hold the %d chosen", e.Groups, e.ChosenGroups, e.GroupTop, e.Count, e.Chosen)
+	case e.Shared < 0 || e.Shared > maxCount || e.SharedGate && e.Shared == 0:
+		return bad("Experts.Shared", "%d, with a gate: %t, want 0 to %d", e.Shared, e.SharedGate, maxCount)
 	case !number(e.RouterLoss):
 		return bad("Experts.RouterLoss", "%v, want a finite number of 0 or more", e.RouterLoss)
 	}

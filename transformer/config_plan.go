@@ -61,6 +61,13 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 	if c.Sinks { // in float32, with their gradient
 		m.Tables += 2 * int64(c.Heads)
 	}
+	if c.Experts.Corrected {
+		for i := range c.Layers {
+			if c.hasExperts(i) {
+				m.Tables += int64(c.Experts.Count)
+			}
+		}
+	}
 	if c.Experts.RouterLoss != 0 {
 		m.Tables += int64(c.Experts.Count) // sums of scores
 	}
@@ -179,6 +186,9 @@ func linearShapes(shapes [][]int, out, in int, bias bool) [][]int {
 }
 
 func (c *Config) planAttention(s sizes, window int) plan.Layer {
+	if c.latent() {
+		return c.planLatent(s)
+	}
 	l := c.half(s)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	shares, made := 3, 2*s.kv // made by the products for keys and values

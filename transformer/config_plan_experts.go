@@ -40,5 +40,36 @@ func (c *Config) planExperts(s sizes) plan.Layer {
 		{In: hidden, Out: dim, Forward: forward + dim + hidden, Backward: backward + 2*dim + 4*hidden, Gradient: hidden, Rows: int(group)},
 	}
 	l.MACs = int64(c.Dim) * (3*pairs*int64(e.Hidden) + logits)
+	if e.Shared > 0 {
+		c.planShared(s, &l, forward, backward)
+	}
 	return l
+}
+
+// planShared adds the expert of all tokens, which runs after the others: a step holds forward or backward then, and what the expert takes.
+func (c *Config) planShared(s sizes, l *plan.Layer, forward, backward int64) {
+	e := &c.Experts
+	l.Params = append(l.Params, []int{e.Shared, c.Dim}, []int{e.Shared, c.Dim}, []int{c.Dim, e.Shared})
+	inner, out := s.rows*int64(e.Shared), int64(0)
+	first, second := 2*inner, max(3*inner, 2*inner+s.dim)
+	if e.SharedGate {
+		l.Params = append(l.Params, []int{1, c.Dim})
+		out = s.dim
+		first, second = max(first, inner+out), max(second, 3*inner+out+s.rows)
+	}
+	if n := forward + first; n > l.Forward {
+		if l.Forward, l.ForwardStats = n, 0; e.SharedGate && inner < out {
+			l.ForwardStats = s.rows
+		}
+	}
+	if n := backward + second; n > l.Backward {
+		if l.Backward, l.BackwardStats = n, 0; e.SharedGate {
+			l.BackwardStats = 2 * s.rows
+		}
+	}
+	l.Adapters = append(l.Adapters,
+		plan.Adapter{In: s.dim, Out: inner, Forward: forward + 2*inner, Backward: backward + 2*s.dim + 2*inner, Gradient: s.dim, Shares: 2},
+		plan.Adapter{In: inner, Out: s.dim, Forward: forward + inner + out, Backward: backward + out + 4*inner, Gradient: inner, Adds: !e.SharedGate},
+	)
+	l.MACs += 3 * inner * int64(c.Dim)
 }

@@ -65,8 +65,10 @@ type names struct {
 	mlpNorm, gate, up, gateUp, down, mlpPost                             string
 	scalar                                                               string // the parameter of Config.LayerScalar
 	experts                                                              expertNames
+	latent                                                               latentNames
 
-	conv bool // the matrices of the layers are [in, out]
+	conv    bool // the matrices of the layers are [in, out]
+	further bool // folders may have layers behind the last, which predict further tokens and are passed over
 }
 
 // layout says how the names in a folder differ from the names of the family.
@@ -80,6 +82,9 @@ type expertNames struct {
 	router         string
 	experts        string // before the number of the expert
 	gate, up, down string // of an expert
+	shared         string // of the expert of all tokens
+	sharedGate     string // of its logit
+	correction     string // the parameter of Experts.Corrected
 	mlx            string // of a layer in mlx-lm, which has all experts in one module
 	joined         bool   // files hold the experts of a layer in one tensor, see slot
 }
@@ -164,7 +169,7 @@ func plainLayers(c *Config) {
 func ropedLayers(c *Config) {
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks = false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
-	c.ValueNorm, c.LayerScalar, c.Full = false, false, FullAttention{}
+	c.ValueNorm, c.LayerScalar, c.Full, c.Latent = false, false, FullAttention{}, Latent{}
 }
 
 // routedLayers sets what most families with experts have. Experts have a width of their own.

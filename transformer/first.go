@@ -69,7 +69,7 @@ func (m *Model) firstOf(index int) first {
 			f.deviation /= math.Sqrt(2 * float64(m.config.Layers))
 		}
 		return f
-	case strings.HasSuffix(p.Name, ".bias"), m.config.NormPlusOne:
+	case strings.HasSuffix(p.Name, ".bias"), m.config.NormPlusOne, m.config.corrects(p.Name):
 		return first{}
 	}
 	return first{constant: 1}

@@ -55,11 +55,11 @@ type Generator struct {
 
 // cache is the keys and values of a layer.
 type cache struct {
-	k, v  snug.View
-	width int // elements of a row
-	rows  int // maximum number of rows
-	used  int
-	keep  int // rows that a later query can see, 0 for all
+	k, v   snug.View
+	widths [2]int // elements of a row of k, and of v
+	rows   int    // maximum number of rows
+	used   int
+	keep   int // rows that a later query can see, 0 for all
 }
 
 // Generate returns a Generator without tokens, and allocates its cache. Begin with [Generator.Prompt].
@@ -111,10 +111,10 @@ func (o *GenerateOptions) cacheRows(window int) (rows, keep int) {
 func (g *Generator) make() (err error) {
 	c := &g.m.config
 	for i, window := range c.Windows {
-		l := cache{width: c.keys(i)}
+		l := cache{widths: [2]int{c.keys(i), c.values(i)}}
 		l.rows, l.keep = g.options.cacheRows(window)
-		for _, v := range []*snug.View{&l.k, &l.v} {
-			if *v, err = g.vector(g.m.dtype, l.rows, l.width); err != nil {
+		for j, v := range []*snug.View{&l.k, &l.v} {
+			if *v, err = g.vector(g.m.dtype, l.rows, l.widths[j]); err != nil {
 				return err
 			}
 		}

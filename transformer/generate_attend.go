@@ -19,7 +19,7 @@ import (
 func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*tensor, error) {
 	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
 	for i := range m.config.Windows {
-		z, err := attend(m.begins(ctx, 2*i, meter.Forward), m.stages[2*i].half.(*layers.Attention), x, i, list, rows)
+		z, err := attend(m.begins(ctx, 2*i, meter.Forward), m.stages[2*i].half.(attends), x, i, list, rows)
 		if err != nil {
 			return nil, err
 		}
@@ -34,9 +34,10 @@ func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*te
 
 // attend is Forward of the attention of a layer for tokens that also see the keys and values in the cache of their text. It adds
 // theirs to the cache.
-func attend(o *layers.Pass, a *layers.Attention, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
+func attend(o *layers.Pass, a attends, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
 	q, k, v := a.Query(o, x)
-	att := o.Get(a.Heads * a.HeadDim)
+	width := list[0].m.config.attended(layer)
+	att := o.Get(width)
 	b := o.Batch
 	for i, g := range list {
 		of := func(t *tensor) (some snug.View) {
@@ -53,8 +54,7 @@ func attend(o *layers.Pass, a *layers.Attention, x *tensor, layer int, list []*G
 	o.Batch = b
 	for i := len(list) * rows; i < b.Rows; i++ {
 		o.Do(func() error {
-			n := a.Heads * a.HeadDim
-			return snug.Copy(part(att.View, i*n, n), part(att.View, 0, n))
+			return snug.Copy(part(att.View, i*width, width), part(att.View, 0, width))
 		})
 	}
 	o.Put(q, k, v)
@@ -70,7 +70,7 @@ type sight struct {
 }
 
 // look adds the rows of a text to a cache, and prepares their attention. Without a k the rows of q have q, k and v side by side.
-func (g *Generator) look(o *layers.Pass, a *layers.Attention, l *cache, att, q, k, v snug.View) {
+func (g *Generator) look(o *layers.Pass, a attends, l *cache, att, q, k, v snug.View) {
 	g.append(o, l, q, k, v)
 	c := a.Options(o)
 	c.SeqK, c.Align = l.used, attention.BottomRight
@@ -79,8 +79,7 @@ func (g *Generator) look(o *layers.Pass, a *layers.Attention, l *cache, att, q, 
 		apart := attention.SequenceMajor(c)
 		c.K, c.V = apart.K, apart.V
 	}
-	n := l.used * l.width
-	g.sight = sight{att: att, q: q, k: part(l.k, 0, n), v: part(l.v, 0, n), options: c}
+	g.sight = sight{att: att, q: q, k: part(l.k, 0, l.used*l.widths[0]), v: part(l.v, 0, l.used*l.widths[1]), options: c}
 }
 
 // see computes the attention.
@@ -108,16 +107,17 @@ func seeAll(list []*Generator) (err error) {
 
 // append adds the rows of k and v to a cache. It first drops rows that no query will see, if the cache is full.
 func (g *Generator) append(o *layers.Pass, l *cache, q, k, v snug.View) {
-	rows, width := o.Batch.Rows, l.width
+	rows := o.Batch.Rows
 	if l.used+rows > l.rows {
-		for _, from := range [...]snug.View{l.k, l.v} {
+		for j, from := range [...]snug.View{l.k, l.v} {
 			o.Do(func() error {
+				width := l.widths[j]
 				return snug.Copy(part(from, 0, l.keep*width), part(from, (l.used-l.keep)*width, l.keep*width))
 			})
 		}
 		l.used = l.keep
 	}
-	to := [...]snug.View{part(l.k, l.used*width, rows*width), part(l.v, l.used*width, rows*width)}
+	to := [...]snug.View{part(l.k, l.used*l.widths[0], rows*l.widths[0]), part(l.v, l.used*l.widths[1], rows*l.widths[1])}
 	l.used += rows
 	if k.Len() > 0 {
 		o.Do(func() error { return snug.Copy(to[0], k) })
@@ -126,7 +126,7 @@ func (g *Generator) append(o *layers.Pass, l *cache, q, k, v snug.View) {
 	}
 	for i, at := range g.packed(rows) { // q, k and v are side by side
 		o.Do(func() error {
-			return fused.Embedding(to[i], q, at, part(q, 0, 0), nil, width)
+			return fused.Embedding(to[i], q, at, part(q, 0, 0), nil, l.widths[0])
 		})
 	}
 }

@@ -61,7 +61,7 @@ func (m *Model) cacheBytes(o GenerateOptions) (bytes int64) {
 	c := &m.config
 	for i, window := range c.Windows {
 		rows, _ := o.cacheRows(window)
-		bytes += 2 * int64(m.dtype.Size()) * int64(rows) * int64(c.keys(i))
+		bytes += int64(m.dtype.Size()) * int64(rows) * int64(c.keys(i)+c.values(i))
 	}
 	bytes += 4 * int64(c.Vocab)
 	if o.Sampling.Temperature > 0 {

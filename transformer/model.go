@@ -42,12 +42,13 @@ type Model struct {
 	dev        *snug.Device
 	dtype      snug.DType
 
-	params      []Param
-	index       map[string]*Param
-	free        []func() error
-	weightBytes int64
-	pagedBytes  int64
-	staging     []func() error // of memory that loading needs
+	params          []Param
+	index           map[string]*Param
+	free            []func() error
+	correctionBytes int64 // of Experts.Corrected
+	weightBytes     int64
+	pagedBytes      int64
+	staging         []func() error // of memory that loading needs
 
 	layers       []*linear // matrices of the layers, in the order of the arithmetic
 	matrices     map[*Param]*linear
@@ -380,7 +381,7 @@ func (m *Model) Memory() Memory {
 		ws += r.Bytes()
 	}
 	_, expanded := m.vera.Bytes()
-	ws += expanded
+	ws += expanded + m.correctionBytes
 	return Memory{Weights: m.weightBytes, Paged: m.pagedBytes, Buffers: m.pass.Held(), Peak: m.pass.Peak(), Workspace: ws}
 }
 

@@ -37,7 +37,12 @@ func (m *Model) makeParams() error {
 		if paged || left {
 			m.pagedBytes += int64(p.Len() * m.dtype.Size())
 		} else if !m.quantizes(t) {
-			if p.Value, err = m.makeVector(m.dtype, p.Len()); err != nil {
+			if m.config.corrects(t.Name) {
+				p.Value, err = m.makeCorrection(p.Len())
+			} else {
+				p.Value, err = m.makeVector(m.dtype, p.Len())
+			}
+			if err != nil {
 				return fmt.Errorf("%s of %v elements: %w", t.Name, t.Shape, err)
 			}
 		}
@@ -67,6 +72,15 @@ func (m *Model) makeVector(dt snug.DType, n int) (snug.View, error) {
 	m.free = append(m.free, free)
 	m.weightBytes += int64(v.Bytes())
 	return v, nil
+}
+
+// makeCorrection allocates a parameter of float32, which counts as workspace.
+func (m *Model) makeCorrection(n int) (snug.View, error) {
+	before := m.weightBytes
+	v, err := m.makeVector(snug.F32, n)
+	m.correctionBytes += m.weightBytes - before
+	m.weightBytes = before
+	return v, err
 }
 
 // param returns a parameter by its name without the prefix of the family.
@@ -176,6 +190,9 @@ func (m *Model) values(merge *merger) iter.Seq2[amp.Tensor, snug.View] {
 				continue
 			}
 			t, v := amp.Tensor{Name: p.Name, DType: fileType(m.dtype), Shape: p.Shape}, p.Value
+			if m.config.corrects(p.Name) {
+				t.DType = fileType(snug.F32)
+			}
 			if s, joined := m.config.slot(p.Name); joined {
 				if !s.begins() {
 					continue

@@ -40,16 +40,16 @@ func (g *Generator) Prefix(n int) (_ *Prefix, err error) {
 	}()
 	p.bytes = 4 * int64(n)
 	for _, from := range g.layers {
-		l := cache{width: from.width, rows: n, used: n}
-		for _, v := range []*snug.View{&l.k, &l.v} {
+		l := cache{widths: from.widths, rows: n, used: n}
+		for j, v := range []*snug.View{&l.k, &l.v} {
 			var free func() error
-			if *v, free, err = snug.MakeView(g.m.dev, g.m.dtype, n*l.width); err != nil {
+			if *v, free, err = snug.MakeView(g.m.dev, g.m.dtype, n*l.widths[j]); err != nil {
 				return nil, err
 			}
 			p.free = append(p.free, free)
 			p.bytes += int64(v.Bytes())
 		}
-		if err := copyRows(&l, &from, n*l.width); err != nil {
+		if err := copyRows(&l, &from, n); err != nil {
 			return nil, err
 		}
 		p.layers = append(p.layers, l)
@@ -78,7 +78,7 @@ func (g *Generator) PromptPrefix(p *Prefix, n int) (err error) {
 	}
 	g.m.pass.Number++ // as before a first pass
 	for i := range g.layers {
-		if err := copyRows(&g.layers[i], &p.layers[i], n*g.layers[i].width); err != nil {
+		if err := copyRows(&g.layers[i], &p.layers[i], n); err != nil {
 			return err
 		}
 		g.layers[i].used = n
@@ -110,7 +110,8 @@ func (g *Generator) shares() error {
 
 // copyRows copies so many elements of the keys and of the values.
 func copyRows(to, from *cache, n int) error {
-	return errors.Join(snug.Copy(part(to.k, 0, n), part(from.k, 0, n)), snug.Copy(part(to.v, 0, n), part(from.v, 0, n)))
+	k, v := n*to.widths[0], n*to.widths[1]
+	return errors.Join(snug.Copy(part(to.k, 0, k), part(from.k, 0, k)), snug.Copy(part(to.v, 0, v), part(from.v, 0, v)))
 }
 
 // Tokens returns the tokens. The list is the Prefix's own.
@@ -148,7 +149,7 @@ func (m *Model) PrefixBytes(n int) int64 {
 	}
 	bytes := int64(4)
 	for i := range m.config.Windows {
-		bytes += 2 * int64(m.config.keys(i)) * int64(m.dtype.Size())
+		bytes += int64(m.config.keys(i)+m.config.values(i)) * int64(m.dtype.Size())
 	}
 	return int64(n) * bytes
 }

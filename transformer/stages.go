@@ -3,6 +3,7 @@ package transformer
 import (
 	"context"
 
+	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/meter"
@@ -27,6 +28,14 @@ type (
 type half interface {
 	layers.Layer
 	layers.Resaver
+}
+
+// attends is a half that sees other rows, step by step, as generating goes through it.
+type attends interface {
+	half
+	Query(p *layers.Pass, x *tensor) (q, k, v *tensor)
+	Options(p *layers.Pass) attention.Options
+	Leave(p *layers.Pass, x, att *tensor) *tensor
 }
 
 // stage is a stage of the chain. The first one begins with the embedding, so that nothing holds x while other stages
@@ -124,8 +133,18 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 		c = c.of(s.index / 2)
 		forward = giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
 		return forward, 2.5 * forward
+	case *layers.Latent:
+		d := &c.Latent
+		inner, q := float64(d.Rank+d.RopeDim+c.Heads*d.ValueDim), float64(c.Heads*c.HeadDim)
+		forward = giga * (inner*float64(c.Dim) + float64(d.Rank*c.Heads)*float64(d.KeyDim+d.ValueDim) + float64(tokens)*float64(c.Heads*(c.HeadDim+d.ValueDim))/2)
+		if d.QueryRank > 0 {
+			forward += giga * float64(d.QueryRank) * (float64(c.Dim) + q)
+		} else {
+			forward += giga * q * float64(c.Dim)
+		}
+		return forward, 2.5 * forward
 	case *layers.Experts:
-		forward = giga * float64(c.Dim) * float64(3*c.Experts.Chosen*c.Experts.Hidden+c.Experts.Count)
+		forward = giga * float64(c.Dim) * float64(3*(c.Experts.Chosen*c.Experts.Hidden+c.Experts.Shared)+c.Experts.Count)
 		return forward, 3 * forward
 	}
 	matrices := 2
@@ -195,7 +214,10 @@ func (m *Model) linear(name string, in, out int) linear {
 }
 
 // attentionLayer makes the first half of a layer.
-func (m *Model) attentionLayer(layer int) *layers.Attention {
+func (m *Model) attentionLayer(layer int) attends {
+	if m.config.latent() {
+		return m.latentLayer(layer)
+	}
 	c, n, block := m.config.of(layer), m.config.names(), m.config.block(layer)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	a := &layers.Attention{
@@ -242,6 +264,34 @@ func (m *Model) scaled(layer int, h half) half {
 	return &layers.Scaled{Layer: h, Factor: m.param(m.config.block(layer) + m.config.names().scalar)}
 }
 
+// latentLayer is attentionLayer for a Latent.
+func (m *Model) latentLayer(layer int) *layers.Latent {
+	c, n, block := &m.config, &m.config.names().latent, m.config.block(layer)
+	d := &c.Latent
+	inner := func(name string) layers.Norm { // whose epsilon no config.json sets
+		return layers.Norm{Weight: m.param(block + name + ".weight"), Eps: 1e-6}
+	}
+	b := &layers.Latent{
+		Norm: m.norm(block + c.names().attentionNorm), Heads: c.Heads, KeyDim: d.KeyDim, RopeDim: d.RopeDim, ValueDim: d.ValueDim,
+		Scale: c.ScoreScale, Rope: m.ropes[0], KVNorm: inner(n.norm),
+	}
+	queries := c.Heads * c.HeadDim
+	down := m.linear(block+n.down, c.Dim, d.Rank+d.RopeDim)
+	if d.QueryRank > 0 {
+		b.In = []linear{m.linear(block+n.queryDown, c.Dim, d.QueryRank), down}
+		b.QNorm, b.QUp = inner(n.queryNorm), []linear{m.linear(block+n.queryUp, d.QueryRank, queries)}
+	} else {
+		b.In = []linear{m.linear(block+c.names().q, c.Dim, queries), down}
+	}
+	b.Up = []linear{m.linear(block+n.up, d.Rank, c.Heads*(d.KeyDim+d.ValueDim))}
+	b.Out = []linear{m.linear(block+c.names().out, c.Heads*d.ValueDim, c.Dim)}
+	if c.PostNorms {
+		b.Post = m.norm(block + c.names().attentionPost)
+	}
+	m.addLayers(b.In, b.QUp, b.Up, b.Out)
+	return b
+}
+
 // mlpLayer makes the second half of a layer without experts. Without a gate the bias of up is a part of the activation.
 func (m *Model) mlpLayer(layer int) *layers.MLP {
 	c, n, block := &m.config, m.config.names(), m.config.block(layer)
@@ -286,6 +336,22 @@ func (m *Model) expertsLayer(layer int) *layers.Experts {
 		m.addLayers(e.In, e.Down)
 		b.Experts = append(b.Experts, e)
 	}
+	if c.Experts.Corrected {
+		b.Correction = m.param(block + n.correction)
+	}
+	if w := c.Experts.Shared; w > 0 {
+		s := &layers.SharedExpert{
+			In:   []linear{m.linear(block+n.shared+"."+n.gate, c.Dim, w), m.linear(block+n.shared+"."+n.up, c.Dim, w)},
+			Down: []linear{m.linear(block+n.shared+"."+n.down, w, c.Dim)},
+		}
+		m.addLayers(s.In, s.Down)
+		if c.Experts.SharedGate {
+			gate := []linear{m.linear(block+n.sharedGate, c.Dim, 1)}
+			m.addLayers(gate)
+			s.Gate = &gate[0]
+		}
+		b.Shared = s
+	}
 	if p, is := m.options.Pages.(quant8.Prefetcher); is {
 		b.Prefetch = func(expert int) { p.Prefetch(keys[expert]...) }
 	}
@@ -294,7 +360,11 @@ func (m *Model) expertsLayer(layer int) *layers.Experts {
 
 // router returns the description of the router for package fused.
 func (c *Config) router() fused.Router {
-	return fused.Router{Experts: c.Experts.Count, Chosen: c.Experts.Chosen, Sigmoid: c.Experts.Sigmoid, Normalize: c.Experts.Normalize}
+	e := &c.Experts
+	return fused.Router{
+		Experts: e.Count, Chosen: e.Chosen, Sigmoid: e.Sigmoid, Normalize: e.Normalize, Scale: float32(e.Scale),
+		Groups: e.Groups, ChosenGroups: e.ChosenGroups, GroupTop: e.GroupTop,
+	}
 }
 
 var activations = map[Activation]layers.Activation{SiLU: layers.SiLU, GELUTanh: layers.GELUTanh, GELU: layers.GELU}

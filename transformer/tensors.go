@@ -46,6 +46,14 @@ func (c *Config) positions() string { return c.names().positions + ".weight" }
 // block returns the prefix of the names of a layer.
 func (c *Config) block(layer int) string { return fmt.Sprintf("%s.%d.", c.names().block, layer) }
 
+// behind reports whether a name without the prefix is of a layer behind the last.
+func (c *Config) behind(name string) bool {
+	after, found := strings.CutPrefix(name, c.names().block+".")
+	number, _, _ := strings.Cut(after, ".")
+	layer, err := strconv.Atoi(number)
+	return found && err == nil && layer >= c.Layers
+}
+
 // layerOf returns the layer of the name of a parameter, 0 for those of no layer.
 func (c *Config) layerOf(name string) (layer int) {
 	if _, after, found := strings.Cut(name, c.names().block+"."); found {
@@ -145,6 +153,10 @@ func (l *lister) norm(name string) {
 func (l *lister) attention(c *Config) {
 	n, queries, keys := l.names, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	l.norm(n.attentionNorm)
+	if c.latent() {
+		l.latent()
+		return
+	}
 	if l.packed() {
 		l.linear(n.qkv, queries+2*keys, l.Dim, l.QKVBias)
 	} else {
@@ -167,6 +179,25 @@ func (l *lister) attention(c *Config) {
 	}
 }
 
+// latent lists the rest of the first half of a layer with a Latent.
+func (l *lister) latent() {
+	n, d, queries := &l.names.latent, &l.Latent, l.Heads*l.HeadDim
+	if d.QueryRank > 0 {
+		l.linear(n.queryDown, d.QueryRank, l.Dim, l.QKVBias)
+		l.add(n.queryNorm+".weight", d.QueryRank)
+		l.linear(n.queryUp, queries, d.QueryRank, false)
+	} else {
+		l.linear(l.names.q, queries, l.Dim, false)
+	}
+	l.linear(n.down, d.Rank+d.RopeDim, l.Dim, l.QKVBias)
+	l.add(n.norm+".weight", d.Rank)
+	l.linear(n.up, l.Heads*(d.KeyDim+d.ValueDim), d.Rank, false)
+	l.linear(l.names.out, l.Dim, l.Heads*d.ValueDim, l.OutBias)
+	if l.PostNorms {
+		l.norm(l.names.attentionPost)
+	}
+}
+
 // mlp lists the matrices of an MLP.
 func (l *lister) mlp() {
 	if l.names.gateUp != "" {
@@ -184,10 +215,22 @@ func (l *lister) mlp() {
 func (l *lister) experts() {
 	n, e := &l.names.experts, &l.Experts
 	l.linear(n.router, e.Count, l.Dim, e.Bias)
+	if e.Corrected {
+		l.add(n.correction, e.Count)
+		l.list[len(l.list)-1].DType = fileType(snug.F32)
+	}
 	for i := range e.Count {
 		l.linear(n.of(i, n.gate), e.Hidden, l.Dim, e.Bias)
 		l.linear(n.of(i, n.up), e.Hidden, l.Dim, e.Bias)
 		l.linear(n.of(i, n.down), l.Dim, e.Hidden, e.Bias)
+	}
+	if e.Shared > 0 {
+		l.linear(n.shared+"."+n.gate, e.Shared, l.Dim, false)
+		l.linear(n.shared+"."+n.up, e.Shared, l.Dim, false)
+		l.linear(n.shared+"."+n.down, l.Dim, e.Shared, false)
+	}
+	if e.SharedGate {
+		l.linear(n.sharedGate, 1, l.Dim, false)
 	}
 }
 
@@ -198,7 +241,12 @@ func (n *expertNames) of(expert int, part string) string {
 
 // isFixed reports whether a parameter never trains: in transformers it is a buffer.
 func (c *Config) isFixed(name string) bool {
-	return c.LayerScalar && strings.HasSuffix(name, "."+c.names().scalar)
+	return c.LayerScalar && strings.HasSuffix(name, "."+c.names().scalar) || c.corrects(name)
+}
+
+// corrects reports whether a parameter is that of Experts.Corrected, which is of float32 in any model.
+func (c *Config) corrects(name string) bool {
+	return c.Experts.Corrected && strings.HasSuffix(name, "."+c.names().experts.correction)
 }
 
 // isRouter reports whether a matrix is the matrix of a router. Such a matrix is small, and errors in it would change

@@ -2,11 +2,12 @@
 
 Python 3.11, transformers 5.24.0, torch 2.15.0, accelerate: see models.py, then
 
-    python transformer/testdata/generate.py
+    python transformer/testdata/generate.py            # or the models that are named, beside those that are there
 """
 
 import json
 import pathlib
+import sys
 
 import torch
 import transformers
@@ -40,7 +41,10 @@ def filtered(seed, temperature, top_k, top_p):
     return {"temperature": temperature, "top_k": top_k, "top_p": top_p, "logits": logits[0].tolist(), "probabilities": torch.softmax(z.double(), -1)[0].tolist()}
 
 
-models = {p.name: greedy(p) for p in sorted((here / "models").iterdir()) if (p / "golden.json").exists()}
+names = sys.argv[1:] or [p.name for p in (here / "models").iterdir() if (p / "golden.json").exists()]
+models = json.loads((here / "generate.json").read_text())["models"] if sys.argv[1:] else {}
+models |= {name: greedy(here / "models" / name) for name in names}
 filters = [filtered(i, t, k, p) for i, (t, k, p) in enumerate(
     [(1.0, 0, 1.0), (0.7, 0, 0.9), (1.5, 5, 1.0), (0.6, 20, 0.95), (2.0, 0, 0.5), (0.1, 0, 0.3), (1.0, 1, 1.0), (1.3, 40, 0.99), (3.0, 12, 0.7)])]
-(here / "generate.json").write_text(json.dumps({"transformers": transformers.__version__, "models": models, "filters": filters}) + "\n")
+lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(models[name])}" for name in sorted(models))
+(here / "generate.json").write_text(f'{{"transformers": {json.dumps(transformers.__version__)},\n"models": {{\n{lines}}},\n"filters": {json.dumps(filters)}}}\n')

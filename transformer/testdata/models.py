@@ -48,8 +48,20 @@ GPTOSS = {**SMALL, "intermediate_size": 32, "head_dim": 8, "num_local_experts": 
 MINISTRAL3 = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "original_max_position_embeddings": 6, "rope_theta": 1e3,
               "mscale": 1.0, "mscale_all_dim": 0.5, "llama_4_scaling_beta": 0.4}
 WHOLE = {"gemma3": Gemma3ForConditionalGeneration, "mistral3": Mistral3ForConditionalGeneration}
+LATENT = {**{k: v for k, v in SMALL.items() if k != "head_dim"}, "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 14, "qk_rope_head_dim": 6,
+          "qk_nope_head_dim": 8, "v_head_dim": 10, "rms_norm_eps": 1e-3, "pad_token_id": None, "tie_word_embeddings": False}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "rope_theta": 1e3}
 
 MODELS = {
+    "deepseek_v2": ("deepseek_v2", {**LATENT, "q_lora_rank": None, "moe_intermediate_size": 12, "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+                                    "topk_method": "group_limited_greedy", "num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "routed_scaling_factor": 1.5,
+                                    "rope_parameters": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0}}),
+    "deepseek_v3": ("deepseek_v3", {**LATENT, "moe_intermediate_size": 12, "n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3,
+                                    "n_shared_experts": 1, "first_k_dense_replace": 1, "attention_bias": True,
+                                    "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}}),
+    "glm4_moe_lite": ("glm4_moe_lite", {**LATENT, "moe_intermediate_size": 12, "n_routed_experts": 5, "num_experts_per_tok": 2, "rope_interleave": False,
+                                        "mlp_layer_types": ["sparse", "dense"]}),
+    "youtu": ("youtu", {**LATENT, "num_hidden_layers": 1, "initializer_range": 0.02, "tie_word_embeddings": True}),
     "llama": ("llama", {**SMALL, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
     "llama_linear": ("llama", {**ONE, "rope_parameters": {"rope_type": "linear", "factor": 3.0, "rope_theta": 1e4}}),
     "llama_dynamic": ("llama", {**ONE, "max_position_embeddings": 8, "rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}),
@@ -138,6 +150,30 @@ def margin(model, config, tokens):
     return min((x[:, k - 1] - x[:, k]).min().item() for x in ordered)
 
 
+def margin_of_groups(model, config, tokens):
+    """margin for routers with groups of experts, or with a correction of scores: also between groups that are chosen and that are not."""
+    gaps = []
+
+    def look(router, _, out):
+        scores = out[0].sigmoid() if hasattr(router, "e_score_correction_bias") else out[0].log_softmax(-1)
+        scores = scores + getattr(router, "e_score_correction_bias", 0)
+        if (config.n_group or 1) > 1 and config.topk_group < config.n_group:
+            groups = scores.view(-1, config.n_group, scores.shape[-1] // config.n_group)
+            of = groups.topk(2, dim=-1).values.sum(-1) if hasattr(router, "e_score_correction_bias") else groups.amax(-1)
+            best = of.sort(dim=-1, descending=True)
+            gaps.append((best.values[:, config.topk_group - 1] - best.values[:, config.topk_group]).min().item())
+            chosen = torch.zeros_like(of).scatter(1, best.indices[:, :config.topk_group], 1).unsqueeze(-1).expand_as(groups)
+            scores = groups.masked_fill(chosen == 0, -99).flatten(1)
+        ordered, k = scores.sort(dim=-1, descending=True).values, config.num_experts_per_tok
+        gaps.append((ordered[:, k - 1] - ordered[:, k]).min().item())
+
+    hooks = [m.register_forward_hook(look) for m in model.modules() if type(m).__name__.endswith("Router")]
+    model(tokens, use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    return min(gaps)
+
+
 def pack(weights):
     """MXFP4 of [experts, in, out]: blocks [experts, out, in/32, 16], with the first of two elements in the lower half, and scales."""
     x = weights.transpose(1, 2).reshape(weights.shape[0], weights.shape[2], -1, 32)
@@ -191,6 +227,9 @@ def make(name, family, fields, again=0):
             if key.endswith("layer_scalar"):
                 p.uniform_(0.5, 1.5)
                 p.copy_(p.bfloat16().float())
+            if key.endswith("e_score_correction_bias"):
+                p.uniform_(-0.3, 0.3)
+                p.copy_(p.bfloat16().float())
     folder = here / name
     shutil.rmtree(folder, ignore_errors=True)
     low = copy.deepcopy(model).bfloat16()
@@ -205,6 +244,8 @@ def make(name, family, fields, again=0):
     labels = tokens.clone()
     labels[0, 3] = labels[1, 11] = -100
     if family in ("mixtral", "qwen3_moe", "gpt_oss") and margin(model, config, tokens) < 0.08:
+        return make(name, family, fields, again + 1)
+    if hasattr(config, "n_routed_experts") and margin_of_groups(model, config, tokens) < 0.008:
         return make(name, family, fields, again + 1)
     more = {"use_cache": False, **({"token_type_ids": torch.zeros_like(tokens)} if family == "gemma3" else {})}
     out = model(tokens, labels=labels, **more)
