@@ -3,6 +3,7 @@ package recurrent
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug"
 )
@@ -62,16 +63,16 @@ type operand struct {
 
 // check returns an error unless floats have one type of floats, singles hold float32, all have their lengths, and all lie on the CPU.
 func check(op string, floats, singles []operand) error {
-	dt := snug.DType(0)
+	dt, first := snug.DType(0), ""
 	for _, o := range floats {
 		switch have := o.view.DType(); {
 		case o.view.Len() == 0:
 		case !have.IsFloat():
 			return fmt.Errorf("recurrent: %s: %s holds %v, want f32, f16 or bf16: %w", op, o.name, have, snug.ErrDType)
 		case dt == 0:
-			dt = have
+			dt, first = have, o.name
 		case have != dt:
-			return fmt.Errorf("recurrent: %s: %s holds %v, want %v as %s: %w", op, o.name, have, dt, floats[0].name, snug.ErrDType)
+			return fmt.Errorf("recurrent: %s: %s holds %v, want %v as %s: %w", op, o.name, have, dt, first, snug.ErrDType)
 		}
 	}
 	for _, o := range singles {
@@ -103,12 +104,12 @@ func product(factors ...int) (int, error) {
 	n := int64(1)
 	for _, f := range factors {
 		if f < 1 || n > 1<<40/int64(f) {
-			return 0, fmt.Errorf("sizes %v, want 1 or more each and 2^40 elements at most: %w", factors, snug.ErrShape)
+			return 0, fmt.Errorf("sizes %v, want 1 or more each and 2^40 elements at most: %w", slices.Clone(factors), snug.ErrShape)
 		}
 		n *= int64(f)
 	}
 	if n > math.MaxInt {
-		return 0, fmt.Errorf("sizes %v are too many elements for this machine: %w", factors, snug.ErrShape)
+		return 0, fmt.Errorf("%d elements are too many for this machine: %w", n, snug.ErrShape)
 	}
 	return int(n), nil
 }

@@ -112,16 +112,16 @@ func (j *convJob) check(op string) error {
 		return fmt.Errorf("recurrent: %s: %w", op, err)
 	}
 	n, state := c.Rows*c.Channels, c.count()*(c.Taps-1)*c.Channels
-	list := []operand{{name: "x", view: j.x, want: c.Rows * c.width()}, {name: "y", view: j.y, want: n}, {name: "w", view: j.w, want: c.Channels * c.Taps},
+	list := [5]operand{{name: "x", view: j.x, want: c.Rows * c.width()}, {name: "y", view: j.y, want: n}, {name: "w", view: j.w, want: c.Channels * c.Taps},
 		{name: "bias", view: j.bias, want: c.Channels, optional: true}}
-	singles := []operand{{name: "Initial", view: c.Initial, want: state, optional: true}, {name: "Final", view: c.Final, want: state, optional: true}}
+	singles := [6]operand{{name: "Initial", view: c.Initial, want: state, optional: true}, {name: "Final", view: c.Final, want: state, optional: true}}
 	if j.back {
 		list[1].name = "dy"
-		list = append(list, operand{name: "dx", view: j.dx, want: c.Rows * c.width()})
-		singles = append(singles, operand{name: "dw", view: j.dw, want: c.Channels * c.Taps, optional: true}, operand{name: "db", view: j.db, want: c.Channels, optional: true},
-			operand{name: "GradInitial", view: c.GradInitial, want: state, optional: true}, operand{name: "GradFinal", view: c.GradFinal, want: state, optional: true})
+		list[4] = operand{name: "dx", view: j.dx, want: c.Rows * c.width()}
+		singles[2], singles[3] = operand{name: "dw", view: j.dw, want: c.Channels * c.Taps, optional: true}, operand{name: "db", view: j.db, want: c.Channels, optional: true}
+		singles[4], singles[5] = operand{name: "GradInitial", view: c.GradInitial, want: state, optional: true}, operand{name: "GradFinal", view: c.GradFinal, want: state, optional: true}
 	}
-	return check(op, list, singles)
+	return check(op, list[:], singles[:])
 }
 
 var convScratch cpu.Scratch
@@ -142,9 +142,9 @@ type convTile struct {
 	rest    tiles
 }
 
-func (j *convJob) tile(buf []float32, block int) *convTile {
+func (j *convJob) tile(buf []float32, block int) convTile {
 	lo, hi := cpu.Chunk(j.c.Channels, convCols, block)
-	t := &convTile{convJob: j, k: rowwise.Registry.Best(), f: rowwise.F32.Best(), col: lo, n: hi - lo, rest: buf}
+	t := convTile{convJob: j, k: rowwise.Registry.Best(), f: rowwise.F32.Best(), col: lo, n: hi - lo, rest: buf}
 	n, taps := t.n, j.c.Taps
 	t.w, t.bias, t.zero, t.one = t.rest.take(taps*n), t.rest.take(n), t.rest.take(n), t.rest.take(n)
 	t.u, t.x, t.gate, t.z = t.rest.take((taps-1+convRows)*n), t.rest.take(n), t.rest.take(n), t.rest.take(n)

@@ -66,8 +66,8 @@ func (d *Delta) check() error {
 	if _, err := product(d.Rows, max(d.QRow, d.KRow, d.VRow, 1)); err != nil {
 		return err
 	}
-	for _, factors := range [...][]int{{d.Rows, d.Heads, max(d.KeyDim, d.Dim)}, {d.count(), d.Heads, d.KeyDim, d.Dim}, {d.Rows/SegmentRows + 1, d.Heads, d.KeyDim, d.Dim}} {
-		if _, err := product(factors...); err != nil {
+	for _, f := range [...][4]int{{d.Rows, d.Heads, max(d.KeyDim, d.Dim), 1}, {d.count(), d.Heads, d.KeyDim, d.Dim}, {d.Rows/SegmentRows + 1, d.Heads, d.KeyDim, d.Dim}} {
+		if _, err := product(f[0], f[1], f[2], f[3]); err != nil {
 			return err
 		}
 	}
@@ -190,18 +190,18 @@ func (j *deltaJob) check(op string) error {
 		}
 		return operand{name: name, view: v, want: (d.Rows-1)*row + width, longer: true}
 	}
-	list := []operand{rows("q", j.q, d.QRow, keys), rows("k", j.k, d.KRow, keys), rows("v", j.v, d.VRow, values), rows("out", j.out, 0, values)}
+	list := [7]operand{rows("q", j.q, d.QRow, keys), rows("k", j.k, d.KRow, keys), rows("v", j.v, d.VRow, values), rows("out", j.out, 0, values)}
 	n, state := d.Rows*d.Heads, d.count()*d.Heads*d.stateLen()
 	states := d.kept(d.count()) * d.Heads * d.stateLen()
-	singles := []operand{{name: "g", view: j.g, want: n}, {name: "beta", view: j.beta, want: n}, {name: "states", view: j.states, want: states, optional: !j.back},
+	singles := [9]operand{{name: "g", view: j.g, want: n}, {name: "beta", view: j.beta, want: n}, {name: "states", view: j.states, want: states, optional: !j.back},
 		{name: "Initial", view: d.Initial, want: state, optional: true}, {name: "Final", view: d.Final, want: state, optional: true}}
 	if j.back {
 		list[3].name = "dout"
-		list = append(list, rows("dq", j.dq, d.QRow, keys), rows("dk", j.dk, d.KRow, keys), rows("dv", j.dv, d.VRow, values))
-		singles = append(singles, operand{name: "dg", view: j.dg, want: n}, operand{name: "dbeta", view: j.dbeta, want: n},
-			operand{name: "GradInitial", view: d.GradInitial, want: state, optional: true}, operand{name: "GradFinal", view: d.GradFinal, want: state, optional: true})
+		list[4], list[5], list[6] = rows("dq", j.dq, d.QRow, keys), rows("dk", j.dk, d.KRow, keys), rows("dv", j.dv, d.VRow, values)
+		singles[5], singles[6] = operand{name: "dg", view: j.dg, want: n}, operand{name: "dbeta", view: j.dbeta, want: n}
+		singles[7], singles[8] = operand{name: "GradInitial", view: d.GradInitial, want: state, optional: true}, operand{name: "GradFinal", view: d.GradFinal, want: state, optional: true}
 	}
-	return check(op, list, singles)
+	return check(op, list[:], singles[:])
 }
 
 var deltaScratch cpu.Scratch

@@ -20,43 +20,43 @@ import (
 //
 // and dΓ is what each product with an exponential gives, times its sign.
 type deltaSegment struct {
-	*deltaTile
-	q, k, dq, dk []float32   // [SegmentRows, KeyDim]
-	rq, rk       []float32   // factors of q and k
-	kk, qk, a    []float32   // [segment, chunkRows, chunkRows]
-	e, x         []float32   // [SegmentRows, Dim]
-	states       []float32   // [segment + 1, KeyDim, Dim]: before each chunk
-	ds           [][]float32 // of each head
-	do, dr, z    []float32   // [chunkRows, Dim]
-	y            []float32   // [chunkRows, KeyDim]
-	n, m, dot    []float32   // [chunkRows, chunkRows]
+	deltaTile
+	q, k, dq, dk []float32 // [SegmentRows, KeyDim]
+	rq, rk       []float32 // factors of q and k
+	kk, qk, a    []float32 // [segment, chunkRows, chunkRows]
+	e, x         []float32 // [SegmentRows, Dim]
+	states       []float32 // [segment + 1, KeyDim, Dim]: before each chunk
+	ds           []float32 // [heads that share the keys, KeyDim, Dim]
+	do, dr, z    []float32 // [chunkRows, Dim]
+	y            []float32 // [chunkRows, KeyDim]
+	n, m, dot    []float32 // [chunkRows, chunkRows]
 	dgamma       []float32
 	dbeta        []float32
 }
 
-func newSegment(j *deltaJob, buf []float32, item int) *deltaSegment {
-	t := j.tile(buf, item)
+func newSegment(j *deltaJob, buf []float32, item int) deltaSegment {
+	g := deltaSegment{deltaTile: j.tile(buf, item)}
+	t := &g.deltaTile
 	rows := cpu.Chunks(t.d.longest(SegmentRows), chunkRows) * chunkRows
-	g := &deltaSegment{deltaTile: t}
-	for _, b := range []struct {
+	first, last := t.heads()
+	size := t.kd * t.vd
+	for _, b := range [...]struct {
 		x *[]float32
 		n int
 	}{{&g.q, rows * t.kd}, {&g.k, rows * t.kd}, {&g.dq, rows * t.kd}, {&g.dk, rows * t.kd}, {&g.rq, rows}, {&g.rk, rows},
 		{&g.kk, rows * chunkRows}, {&g.qk, rows * chunkRows}, {&g.a, rows * chunkRows}, {&g.e, rows * t.vd}, {&g.x, rows * t.vd},
 		{&g.states, (rows/chunkRows + 1) * t.kd * t.vd}, {&g.do, chunkRows * t.vd}, {&g.dr, chunkRows * t.vd}, {&g.z, chunkRows * t.vd},
 		{&g.y, chunkRows * t.kd}, {&g.n, chunkRows * chunkRows}, {&g.m, chunkRows * chunkRows}, {&g.dot, chunkRows * chunkRows},
-		{&g.dgamma, chunkRows}, {&g.dbeta, chunkRows}} {
+		{&g.dgamma, chunkRows}, {&g.dbeta, chunkRows}, {&g.ds, (last - first) * size}} {
 		*b.x = t.rest.take(b.n)
 	}
-	first, last := t.heads()
 	for head := first; head < last; head++ {
-		ds := t.rest.take(t.kd * t.vd)
+		ds := g.ds[(head-first)*size:][:size]
 		if from := t.state(t.d.GradFinal, head); from != nil {
 			copy(ds, from)
 		} else {
 			clear(ds)
 		}
-		g.ds = append(g.ds, ds)
 	}
 	return g
 }
@@ -66,6 +66,7 @@ var deltaBackward = cpu.NewTask(func(j *deltaJob, item int) {
 	defer deltaScratch.Put(buf)
 	t := newSegment(j, *buf, item)
 	first, last := t.heads()
+	size := t.kd * t.vd
 	for i := (t.hi - t.lo - 1) / SegmentRows; i >= 0; i-- {
 		lo, hi := t.lo+i*SegmentRows, min(t.hi, t.lo+(i+1)*SegmentRows)
 		t.loadKeys(t.q, t.k, t.rq, t.rk, lo, hi-lo)
@@ -78,13 +79,13 @@ var deltaBackward = cpu.NewTask(func(j *deltaJob, item int) {
 		for head := first; head < last; head++ {
 			t.again(i, lo, hi, head)
 			for c := cpu.Chunks(hi-lo, chunkRows) - 1; c >= 0; c-- {
-				t.chunk(c, lo+c*chunkRows, min(chunkRows, hi-lo-c*chunkRows), head, t.ds[head-first])
+				t.chunk(c, lo+c*chunkRows, min(chunkRows, hi-lo-c*chunkRows), head, t.ds[(head-first)*size:][:size])
 			}
 		}
 		t.leave(lo, hi-lo)
 	}
 	for head := first; head < last; head++ {
-		copy(t.state(t.d.GradInitial, head), t.ds[head-first])
+		copy(t.state(t.d.GradInitial, head), t.ds[(head-first)*size:][:size])
 	}
 })
 

@@ -29,9 +29,9 @@ type deltaTile struct {
 	rest       tiles
 }
 
-func (j *deltaJob) tile(buf []float32, item int) *deltaTile {
+func (j *deltaJob) tile(buf []float32, item int) deltaTile {
 	d := &j.d
-	t := &deltaTile{deltaJob: j, r: rowwise.Registry.Best(), f: rowwise.F32.Best(), kd: d.KeyDim, vd: d.Dim, s: item / d.KeyHeads, key: item % d.KeyHeads, scale: d.scale(), rest: buf}
+	t := deltaTile{deltaJob: j, r: rowwise.Registry.Best(), f: rowwise.F32.Best(), kd: d.KeyDim, vd: d.Dim, s: item / d.KeyHeads, key: item % d.KeyHeads, scale: d.scale(), rest: buf}
 	t.lo, t.hi = d.rows(t.s)
 	for _, x := range []*[]float32{&t.gamma, &t.negative, &t.grow, &t.tail, &t.beta} {
 		*x = t.rest.take(chunkRows)

@@ -96,14 +96,16 @@ func TestDeltaRefused(t *testing.T) {
 	require.ErrorIs(t, DeltaBackward(x, x, g, g, g, g, x, x, g, g, g, nil, d), snug.ErrShape)
 }
 
-// TestAllocations: calls allocate no more with more rows. The tiles of a worker are described in a few small values.
+// TestAllocations: calls allocate nothing.
 func TestAllocations(t *testing.T) {
-	count := func(rows int) float64 {
-		d := Delta{Batch: Batch{Rows: rows}, KeyHeads: 1, Heads: 1, KeyDim: 8, Dim: 8}
-		x, g, states := make([]float32, rows*8), make([]float32, rows), make([]float32, d.StatesLen())
-		return testing.AllocsPerRun(5, func() {
-			require.NoError(t, DeltaForward(x, x, x, x, g, g, states, d))
-		})
-	}
-	require.Equal(t, count(SegmentRows), count(4*SegmentRows))
+	d := Delta{Batch: Batch{Rows: 600}, KeyHeads: 1, Heads: 2, KeyDim: 8, Dim: 8, Normalize: true}
+	x, dx, v, dv, g, dg := make([]float32, 600*8), make([]float32, 600*8), make([]float32, 600*16), make([]float32, 600*16), make([]float32, 1200), make([]float32, 1200)
+	states := make([]float32, d.StatesLen())
+	c := Conv{Batch: Batch{Rows: 600}, Channels: 8, Taps: 3, SiLU: true}
+	kerneltest.NoAllocs(t, func() {
+		require.NoError(t, DeltaForward(v, x, x, v, g, g, states, d))
+		require.NoError(t, DeltaBackward(dx, dx, dv, dg, dg, v, x, x, v, g, g, states, d))
+		require.NoError(t, ConvForward(x, x, g[:24], nil, c))
+		require.NoError(t, ConvBackward(dx, dg[:24], nil, x, x, g[:24], nil, c, snug.Into{}))
+	})
 }

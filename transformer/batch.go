@@ -257,7 +257,11 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	return max(c.Dim, c.Hidden, c.Heads*c.widestHead(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count)
+	n := max(c.Dim, c.Hidden, c.Heads*c.widestHead(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count)
+	for x := range c.mixes {
+		n = max(n, x.width(c))
+	}
+	return n
 }
 
 // workspaceLen returns the float32 elements of the largest workspace of an operation. Operations run one at a time and
@@ -273,7 +277,7 @@ func (m *Model) workspaceLen(rows int) int {
 	}
 	if c.biased() {
 		qkv := c.Heads*c.widestHead() + 2*c.widestKeys() // side by side, the widest row with a bias
-		n = max(n, fused.BiasAddWorkspaceLen(rows, max(c.Dim, qkv, c.Hidden, c.Experts.Hidden, c.Experts.Count)))
+		n = max(n, fused.BiasAddWorkspaceLen(rows, max(m.widest(), qkv)))
 	}
 	if c.LayerNorm {
 		n = max(n, fused.LayerNormWorkspaceLen(rows, c.Dim))

@@ -85,6 +85,10 @@ type Config struct {
 	// Windows has for each layer the number of keys that a query sees, up to its own position, which is included; 0 is
 	// all of them.
 	Windows []int
+	// Mixers, unless nil, says for each layer what it has in place of attention: a [ShortConv], or none. Its window is 0.
+	Mixers   []Mixer
+	ConvTaps int  // rows that a short convolution sees, its own included; 0 without one
+	ConvBias bool // the convolution and its projections have biases
 
 	ScoreScale float64 // factor of q·k, before ScoreCap; above 0, and 1/√HeadDim in most families
 	ScoreCap   float64 // c of the cap c·tanh(s/c) of scores; 0 for none
@@ -212,7 +216,9 @@ func (c *Config) hasExperts(layer int) bool {
 func (c *Config) packed() bool { return c.PackedQKV || c.names().q == "" }
 
 // biased reports whether a bias is added by an operation of its own.
-func (c *Config) biased() bool { return c.QKVBias || c.OutBias || c.MLPBias || c.Experts.Bias }
+func (c *Config) biased() bool {
+	return c.ConvBias || c.QKVBias || c.OutBias || c.MLPBias || c.Experts.Bias
+}
 
 // Activation is the function between the matrices of an MLP.
 type Activation string
@@ -348,10 +354,7 @@ func (c *Config) check() error {
 	if err := c.checkExperts(); err != nil {
 		return err
 	}
-	if err := c.checkLatent(); err != nil {
-		return err
-	}
-	if err := c.checkPositions(); err != nil {
+	if err := cmp.Or(c.checkLatent(), c.checkPositions(), c.checkMixers()); err != nil {
 		return err
 	}
 	return c.checkSizes()

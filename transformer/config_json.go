@@ -138,7 +138,7 @@ func (c *Config) counts(f *fields, nullKV *int) {
 	field(f, "num_hidden_layers", &c.Layers, std.layers)
 	field(f, "num_attention_heads", &c.Heads, std.heads)
 	field(f, "max_position_embeddings", &c.Context, std.context)
-	field(f, "rms_norm_eps", &c.NormEps, cmp.Or(std.eps, 1e-6))
+	field(f, std.normName(), &c.NormEps, cmp.Or(std.eps, 1e-6))
 	loose(f, "attention_dropout", &c.AttentionDropout, 0)
 	if f.put("num_key_value_heads", c.KVHeads); f.out == nil {
 		c.KVHeads = getNull(f, "num_key_value_heads", cmp.Or(std.kvHeads, c.Heads), nullKV)

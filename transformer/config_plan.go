@@ -77,8 +77,12 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 		if c.hasExperts(i) {
 			second = c.planExperts
 		}
-		own := c.of(i)
-		m.Layers = append(m.Layers, own.planAttention(own.sizes(tokens), c.Windows[i]), second(s))
+		if x := c.mixer(i); x != nil {
+			m.Layers = append(m.Layers, x.plan(c, s), second(s))
+		} else {
+			own := c.of(i)
+			m.Layers = append(m.Layers, own.planAttention(own.sizes(tokens), c.Windows[i]), second(s))
+		}
 		if last := &m.Layers[2*i+1]; c.LayerScalar {
 			last.Params = append(last.Params[:len(last.Params):len(last.Params)], []int{1})
 		}
@@ -151,6 +155,9 @@ func (c *Config) sizes(tokens int) sizes {
 	}
 	if c.biased() {
 		s.bias = max(c.Dim, c.Heads*c.widestHead()+2*c.widestKeys(), c.Hidden, c.Experts.Hidden, c.Experts.Count)
+		for x := range c.mixes {
+			s.bias = max(s.bias, x.width(c))
+		}
 	}
 	if s.qkv = max(s.q, s.kv); c.packed() {
 		s.qkv = s.q + 2*s.kv

@@ -62,6 +62,9 @@ type goldenConfig struct {
 		LogitCap         float64 `json:"logit_cap"`
 		QueryScale       float64 `json:"query_scale"`
 		EmbeddingScale   float64 `json:"embedding_scale"`
+		Mixers           []Mixer
+		ConvTaps         int     `json:"conv_taps"`
+		ConvBias         bool    `json:"conv_bias"`
 		AttentionDropout float64 `json:"attention_dropout"`
 		ResidualDropout  float64 `json:"residual_dropout"`
 		EmbeddingDropout float64 `json:"embedding_dropout"`
@@ -114,6 +117,7 @@ func TestConfigsOfTransformers(t *testing.T) {
 		want.Sinks, want.Experts = w.Sinks, Experts{Count: e.Count, Chosen: e.Chosen, Hidden: e.Hidden, Dense: e.Dense, Normalize: e.Normalize,
 			Bias: e.Bias, Clamped: e.Clamped, Limit: e.Limit, Alpha: e.Alpha, RouterLoss: e.RouterLoss}
 		want.Stored, want.Floats = c.Stored, c.Floats
+		want.Mixers, want.ConvTaps, want.ConvBias = w.Mixers, w.ConvTaps, w.ConvBias
 		if slices.Contains(w.NoRope, true) {
 			want.NoRope = w.NoRope
 		}

@@ -15,7 +15,7 @@
 //
 // [Open] and [New] make models of Llama with all its ropes, Mistral, Ministral, Ministral 3, Mixtral, Qwen2, Qwen3, Qwen3-MoE, Gemma 1 to 3
 // (also the text models of multimodal folders of Gemma 3, LLaVA, LLaVA-NeXT, PaliGemma, Idefics3, SmolVLM and Qwen2-VL to Qwen3-VL), Seed-OSS, gpt-oss, Phi-3 to Phi-4-mini,
-// SmolLM3, GLM-4, ERNIE 4.5 and GPT-2, in float32, bfloat16 or float16, on any device.
+// SmolLM3, GLM-4, ERNIE 4.5, LFM2 (on the CPU) and GPT-2, in float32, bfloat16 or float16, on any device.
 // Weights, activations and their gradients have that type; sums, statistics and gradients of parameters are float32. In
 // float32 a logit differs from transformers' by about 1e-6 of the largest logit; in random configurations the largest
 // difference found is 5.4e-6, and 9.8e-6 with an adapter. testdata holds what transformers computes.

@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -44,6 +45,7 @@ type defaults struct {
 	bos, eos, pad                     int
 	tied                              bool
 	eps                               float64               // of norms, 0: 1e-6
+	norm                              string                // field that has it, empty: rms_norm_eps
 	theta                             float64               // of the rope, 0: 10000
 	turned                            float64               // share of the elements of a head that turn, 0: all, and no other
 	ropes                             map[RopeKind]RopeKind // other names of kinds
@@ -51,6 +53,9 @@ type defaults struct {
 	sections                          bool // models of images are made of its layers, whose rope has Sections
 	spread                            bool // these are spread, whatever mrope_interleaved is
 }
+
+// normName returns the name of the field of the norms' epsilon.
+func (d *defaults) normName() string { return cmp.Or(d.norm, "rms_norm_eps") }
 
 // names are the names of parameters: of modules, without ".weight" and ".bias". Those of a layer lack its prefix. The name
 // of a module that no model of the family has is empty; without a q one matrix makes q, k and v, and with a gateUp one makes gate and up, side by side.
@@ -64,6 +69,7 @@ type names struct {
 	attentionNorm, q, k, v, qkv, qNorm, kNorm, sinks, out, attentionPost string
 	mlpNorm, gate, up, gateUp, down, mlpPost                             string
 	scalar                                                               string // the parameter of Config.LayerScalar
+	convIn, convTaps, convOut                                            string // of [ShortConv]
 	experts                                                              expertNames
 	latent                                                               latentNames
 
@@ -167,6 +173,7 @@ func plainLayers(c *Config) {
 
 // ropedLayers is plainLayers for families with a choice of what turns.
 func ropedLayers(c *Config) {
+	c.Mixers, c.ConvTaps, c.ConvBias = nil, 0, false
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks = false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
 	c.ValueNorm, c.LayerScalar, c.Full, c.Latent = false, false, FullAttention{}, Latent{}

@@ -63,7 +63,7 @@ type first struct {
 func (m *Model) firstOf(index int) first {
 	p, family := &m.params[index], m.config.family()
 	switch {
-	case len(p.Shape) == 2 || m.config.Sinks && strings.HasSuffix(p.Name, family.names.sinks) || endsIn(p.Name, family.normal):
+	case len(p.Shape) >= 2 || m.config.Sinks && strings.HasSuffix(p.Name, family.names.sinks) || endsIn(p.Name, family.normal):
 		f := first{rng: rand.New(rand.NewPCG(m.options.Seed, uint64(index))), deviation: m.config.InitStd}
 		if endsIn(p.Name, family.residual) {
 			f.deviation /= math.Sqrt(2 * float64(m.config.Layers))

@@ -27,6 +27,8 @@ type GenerateOptions struct {
 // The cache has the model's type. A layer has Context rows of keys and as many of values, KVHeads·HeadDim elements
 // each, or those of Config.Full; a layer with a window has at most 2·(window−1) + Chunk rows.
 //
+// A layer without attention has a state in place of keys and values, of float32, which does not grow: see Config.Mixers.
+//
 // A Generator uses its model's buffers, so the two must not be used concurrently. The model may train between two
 // calls; the cache keeps the keys and values of the old weights until Reset.
 type Generator struct {
@@ -56,8 +58,9 @@ type Generator struct {
 // cache is the keys and values of a layer.
 type cache struct {
 	k, v   snug.View
-	widths [2]int // elements of a row of k, and of v
-	rows   int    // maximum number of rows
+	state  snug.View // in place of k and v, of a layer with a [Mixer]; before the first row it is 0, whatever it holds
+	widths [2]int    // elements of a row of k, and of v
+	rows   int       // maximum number of rows
 	used   int
 	keep   int // rows that a later query can see, 0 for all
 }
@@ -111,6 +114,15 @@ func (o *GenerateOptions) cacheRows(window int) (rows, keep int) {
 func (g *Generator) make() (err error) {
 	c := &g.m.config
 	for i, window := range c.Windows {
+		if x := c.mixer(i); x != nil {
+			l := cache{}
+			if l.state, err = g.vector(snug.F32, 1, max(1, x.state(c))); err != nil {
+				return err
+			}
+			l.state = part(l.state, 0, x.state(c))
+			g.layers = append(g.layers, l)
+			continue
+		}
 		l := cache{widths: [2]int{c.keys(i), c.values(i)}}
 		l.rows, l.keep = g.options.cacheRows(window)
 		for j, v := range []*snug.View{&l.k, &l.v} {

@@ -19,7 +19,14 @@ import (
 func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*tensor, error) {
 	x := m.table.Forward(m.begins(ctx, 0, meter.Forward), nil)
 	for i := range m.config.Windows {
-		z, err := attend(m.begins(ctx, 2*i, meter.Forward), m.stages[2*i].half.(attends), x, i, list, rows)
+		var z *tensor
+		var err error
+		switch o := m.begins(ctx, 2*i, meter.Forward); first := m.stages[2*i].half.(type) {
+		case attends:
+			z, err = attend(o, first, x, i, list, rows)
+		case mixing:
+			z, err = mix(o, first, x, i, list, rows)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -60,6 +60,10 @@ func (m *Model) CacheBytes(o GenerateOptions) (bytes int64, err error) {
 func (m *Model) cacheBytes(o GenerateOptions) (bytes int64) {
 	c := &m.config
 	for i, window := range c.Windows {
+		if x := c.mixer(i); x != nil {
+			bytes += 4 * int64(max(1, x.state(c)))
+			continue
+		}
 		rows, _ := o.cacheRows(window)
 		bytes += int64(m.dtype.Size()) * int64(rows) * int64(c.keys(i)+c.values(i))
 	}

@@ -82,6 +82,7 @@ type Model struct {
 	added      []Embeddings     // of the running batch
 	turned     bool             // the backward pass of a batch has begun
 	lastTokens []int32          // of ComputeNext
+	states     []snug.View      // of a layer with a Mixer, of the texts of a pass
 	input      tensor           // of the chain: nothing, since its first stage embeds the tokens
 	ropes      []*layers.Angles // of all layers, and of layers with a window if they have another one
 	loss       fused.CrossEntropy
@@ -238,7 +239,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	if o.PlainAttention && (!m.dev.IsCPU() || config.ScoreCap != 0) {
 		return nil, fmt.Errorf("the option PlainAttention is for the CPU and for models without a cap of scores: %w", snug.ErrConfig)
 	}
-	err := m.readTables()
+	err := cmp.Or(m.checkMixers(), m.readTables())
 	if err == nil {
 		err = m.make()
 	}

@@ -22,7 +22,7 @@ type Prefix struct {
 // Prefix returns a copy of the first n tokens and their keys and values, which takes [Model.PrefixBytes].
 //
 // The error wraps [snug.ErrShape] unless 1 to all tokens are asked for that are computed, all but the last of a prompt, and
-// [snug.ErrConfig] for a generator that has positions of [Generator.PromptBatch], whose layers forget rows behind a window, or whose
+// [snug.ErrConfig] for a generator that has positions of [Generator.PromptBatch], whose layers forget rows behind a window or have a [Mixer], or whose
 // rope depends on the length of the text. Or it wraps [snug.ErrNoMemory], or comes from the device.
 func (g *Generator) Prefix(n int) (_ *Prefix, err error) {
 	defer fault.Named(&err, "transformer: Prefix")
@@ -100,6 +100,9 @@ func (g *Generator) shares() error {
 	}
 	if err := g.m.usable(); err != nil {
 		return err
+	}
+	if g.m.config.recurrent() {
+		return fmt.Errorf("the state of layers without attention is that of the last token, and not of those before it: %w", snug.ErrConfig)
 	}
 	forgets := slices.ContainsFunc(g.layers, func(l cache) bool { return l.keep > 0 })
 	if forgets || g.next != g.done || g.m.dynamic() {

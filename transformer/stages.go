@@ -143,6 +143,9 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 			forward += giga * q * float64(c.Dim)
 		}
 		return forward, 2.5 * forward
+	case mixing:
+		forward = giga * float64(c.mixer(s.index/2).work(c))
+		return forward, 2 * forward
 	case *layers.Experts:
 		forward = giga * float64(c.Dim) * float64(3*(c.Experts.Chosen*c.Experts.Hidden+c.Experts.Shared)+c.Experts.Count)
 		return forward, 3 * forward
@@ -167,7 +170,13 @@ func (m *Model) makeStages() {
 		m.chain.Store = m.store
 	}
 	for i := range c.Layers {
-		m.stages = append(m.stages, &stage{m, 2 * i, m.attentionLayer(i)})
+		first := &stage{m, 2 * i, nil}
+		if x := c.mixer(i); x != nil {
+			first.half = x.layer(m, c.block(i))
+		} else {
+			first.half = m.attentionLayer(i)
+		}
+		m.stages = append(m.stages, first)
 		if c.hasExperts(i) {
 			m.stages = append(m.stages, &stage{m, 2*i + 1, m.scaled(i, m.expertsLayer(i))})
 		} else {

@@ -67,6 +67,8 @@ func (c *Config) layerOf(name string) (layer int) {
 func (c *Config) stageName(stage int) string {
 	half, layer := "mlp", stage/2
 	switch {
+	case stage%2 == 0 && c.mixer(layer) != nil:
+		half = c.mixer(layer).stage
 	case stage%2 == 0:
 		half = "attention"
 	case c.hasExperts(layer):
@@ -87,7 +89,11 @@ func (c *Config) tensorsOf(in layout) *lister {
 	}
 	for i := range c.Layers {
 		l.prefix, l.stage = in.body+c.block(i), 2*i
-		l.attention(c.of(i))
+		if x := c.mixer(i); x != nil {
+			x.list(l)
+		} else {
+			l.attention(c.of(i))
+		}
 		l.stage++
 		l.norm(n.mlpNorm)
 		if c.hasExperts(i) {

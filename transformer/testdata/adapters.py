@@ -74,6 +74,7 @@ ADAPTERS = {
     "gpt2_dora_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
     "phi3_lora": ("phi3", False, ALL),
     "ministral3_lora": ("ministral3", False, ALL),
+    "lfm2_lora": ("lfm2", False, ALL),
     "glm4_nf4": ("glm4", True, {"target_modules": ["q_proj", "gate_up_proj"], "r": 3, "lora_alpha": 6}),
     "mixtral_lora": ("mixtral", False, {**ALL, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
     "gpt_oss_lora": ("gpt_oss", False, {"target_modules": ["q_proj", "k_proj", "o_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),

@@ -116,6 +116,15 @@ PUBLISHED = {
         "pretraining_tp": 2, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 5000000.0, "sliding_window": None, "torch_dtype": "bfloat16",
         "transformers_version": "4.54.0.dev0", "use_cache": False, "use_sliding_window": False, "vocab_size": 128256,
     },
+    "lfm2-1.2b": {
+        "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_dim": 2048, "block_ff_dim": 12288, "block_ffn_dim_multiplier": 1.0,
+        "block_mlp_init_scale": 1.0, "block_multiple_of": 256, "block_norm_eps": 1e-05, "block_out_init_scale": 1.0, "block_use_swiglu": True,
+        "block_use_xavier_init": True, "bos_token_id": 1, "conv_L_cache": 3, "conv_bias": False, "conv_dim": 2048, "conv_dim_out": 2048,
+        "conv_use_xavier_init": True, "eos_token_id": 7, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048, "initializer_range": 0.02,
+        "max_position_embeddings": 128000, "model_type": "lfm2", "norm_eps": 1e-05, "num_attention_heads": 32, "num_heads": 32, "num_hidden_layers": 16,
+        "num_key_value_heads": 8, "pad_token_id": 0, "rope_theta": 1000000.0, "tie_embedding": True, "torch_dtype": "bfloat16",
+        "transformers_version": "4.54.0.dev0", "use_cache": True, "use_pos_enc": True, "vocab_size": 65536,
+    },
     "ernie-4.5-0.3b": {
         "architectures": ["Ernie4_5ForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
         "intermediate_size": 3072, "max_position_embeddings": 131072, "model_type": "ernie4_5", "num_attention_heads": 16, "num_hidden_layers": 18,
@@ -251,6 +260,9 @@ SPELLINGS = {
     "smollm3, types": small("smollm3", pad_token_id=None, no_rope_layers=[0, 1, 1, 1, 0, 1], use_sliding_window=True, sliding_window=9,
                             layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention", "sliding_attention"]),
     "ernie4_5, biases": small("ernie4_5", use_bias=True, head_dim=None, tie_word_embeddings=False),
+    "lfm2, multiples": small("lfm2", pad_token_id=None, block_multiple_of=7, block_ffn_dim_multiplier=1.3, full_attn_idxs=[1, 4], conv_bias=True, conv_L_cache=5),
+    "lfm2, multiplier": small("lfm2", pad_token_id=None, block_ffn_dim_multiplier=2, tie_embedding=False),
+    "lfm2, types": small("lfm2", pad_token_id=None, block_auto_adjust_ff_dim=False, block_ff_dim=56, layer_types=["conv", "full_attention"] * 2 + ["conv"]),
     "glm4, parts": small("glm4", pad_token_id=None, head_dim=20, rope_parameters={"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.7}),
     "glm4, yarn": small("glm4", pad_token_id=None, head_dim=16, max_position_embeddings=4096, rope_scaling={"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}),
     "phi3, su": small("phi3", pad_token_id=None, max_position_embeddings=64, original_max_position_embeddings=32, rope_scaling={

@@ -28,6 +28,7 @@ import torch
 import transformers
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3ForConditionalGeneration, LlamaConfig
+from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
@@ -94,6 +95,22 @@ def experts(config, layers):
     return found, split
 
 
+def name_as_llama(config, body):
+    """Gives modules of LFM2 the names of Llama's, beside their own."""
+    also = object.__setattr__  # which registers nothing
+    also(body, "norm", body.embedding_norm)
+    attention = next(layer.self_attn for layer in body.layers if hasattr(layer, "self_attn"))
+    also(attention, "o_proj", attention.out_proj)
+    also(attention, "q_norm", attention.q_layernorm)
+    for layer in body.layers:
+        mlp = layer.feed_forward
+        also(layer, "self_attn", attention)
+        also(layer, "mlp", mlp)
+        for name, module in {"gate_proj": mlp.w1, "down_proj": mlp.w2, "act_fn": ACT2FN["silu"]}.items():
+            also(mlp, name, module)
+    config.intermediate_size = mlp.w1.out_features
+
+
 def describe(raw):
     whole = read(raw)
     many = whole.model_type in ("gemma3", "mistral3")
@@ -103,6 +120,8 @@ def describe(raw):
         model = (AutoModelForImageTextToText if many else AutoModelForCausalLM).from_config(whole)
     body = model.model.language_model if many else model.transformer if gpt2 else model.model
     layers = body.h if gpt2 else body.layers
+    if config.model_type == "lfm2":
+        name_as_llama(config, body)
     first = layers[0]
     attention, mlp = (first.attn, first.mlp) if gpt2 else (first.self_attn, first.mlp)
     norm = body.ln_f if gpt2 else body.norm
@@ -128,6 +147,8 @@ def describe(raw):
         "learned_positions": hasattr(body, "wpe"),
         "windows": [(config.sliding_window if config.model_type in ("mistral", "ministral3", "mixtral", "phi3") else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
                     for l in layers],
+        **({"mixers": ["short_conv" if hasattr(l, "conv") else "" for l in layers] if any(hasattr(l, "conv") for l in layers) else None,
+            "conv_taps": config.conv_L_cache, "conv_bias": config.conv_bias} if config.model_type == "lfm2" else {}),
         "score_scale": attention.scaling, "score_cap": getattr(attention, "attn_logit_softcapping", None) or 0,
         "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
         "embedding_scale": 1.0 if gpt2 else getattr(body.embed_tokens, "scalar_embed_scale", 1.0), "tied": tied,

@@ -92,6 +92,8 @@ MODELS = {
     "phi3_long": ("phi3", {**ONE, "head_dim": 8, "pad_token_id": None, "original_max_position_embeddings": 8, "tie_word_embeddings": True, "rope_parameters": {
         "rope_type": "longrope", "rope_theta": 1e3, "short_factor": [1.0, 1.1, 1.3], "long_factor": [1.0, 2.5, 6.0], "partial_rotary_factor": 0.75,
         "original_max_position_embeddings": 8}}),
+    "lfm2": ("lfm2", {**SMALL, "num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "conv"], "conv_bias": True, "conv_L_cache": 4,
+                      "block_auto_adjust_ff_dim": False, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3}}),
     "gemma2": ("gemma2", {**SMALL, "num_hidden_layers": 2, "sliding_window": 6, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0,
                           "final_logit_softcapping": 6.0, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {**SMALL, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "tie_word_embeddings": True,

@@ -1,0 +1,106 @@
+package transformer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/layers"
+	"github.com/snug-ml/snug/plan"
+)
+
+// Mixer is what a layer has in place of attention: a layer that carries a state along the sequence. The empty one is attention.
+type Mixer string
+
+// mixer is what a Mixer says of itself. Its file fills mixers.
+type mixer struct {
+	stage string // its name in those of stages
+	check func(c *Config) error
+	list  func(l *lister)                     // its tensors
+	layer func(m *Model, block string) mixing // of the tensors with a prefix
+	plan  func(c *Config, s sizes) plan.Layer // without what all halves have
+	width func(c *Config) int                 // elements of its widest row
+	work  func(c *Config) int                 // multiply-adds of a row
+	state func(c *Config) int                 // float32 elements of what a text has in place of keys and values
+}
+
+// mixing is a half that goes on from a state.
+type mixing interface {
+	half
+	Continue(p *layers.Pass, x *tensor, states []snug.View) *tensor
+}
+
+var mixers = map[Mixer]*mixer{}
+
+// mixer returns what a layer has in place of attention, nil for attention.
+func (c *Config) mixer(layer int) *mixer {
+	if c.Mixers == nil {
+		return nil
+	}
+	return mixers[c.Mixers[layer]]
+}
+
+// mixes yields each mixer that a layer has.
+func (c *Config) mixes(yield func(*mixer) bool) {
+	for i, name := range c.Mixers {
+		if name != "" && !slices.Contains(c.Mixers[:i], name) && !yield(mixers[name]) {
+			return
+		}
+	}
+}
+
+// checkMixers returns an error unless each layer has attention or a mixer that is known.
+func (c *Config) checkMixers() error {
+	if c.Mixers != nil && len(c.Mixers) != c.Layers {
+		return bad("Mixers", "%d layers, want %d or nil", len(c.Mixers), c.Layers)
+	}
+	for i, name := range c.Mixers {
+		switch {
+		case name != "" && mixers[name] == nil:
+			return bad("Mixers", "%.40q in layer %d, want one of %q, or none for attention", name, i, slices.Sorted(maps.Keys(mixers)))
+		case name != "" && c.Windows[i] != 0:
+			return bad("Windows", "a window of layer %d, which has no attention", i)
+		}
+	}
+	for x := range c.mixes {
+		if err := x.check(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkMixers returns an error unless the device has what the layers are.
+func (m *Model) checkMixers() error {
+	for x := range m.config.mixes {
+		if !m.dev.IsCPU() {
+			return fmt.Errorf("the model has layers that the CPU alone computes (%s), and the device is %s: %w", x.stage, m.dev, snug.ErrNotBuilt)
+		}
+	}
+	return nil
+}
+
+// recurrent reports whether a text has a state that its next token changes, so that what it was at an earlier one is gone.
+func (c *Config) recurrent() bool {
+	for range c.mixes {
+		return true
+	}
+	return false
+}
+
+// mix is Continue of a layer for texts that have their states in its caches.
+func mix(o *layers.Pass, a mixing, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
+	m := list[0].m
+	states := m.states[:0]
+	for _, g := range list {
+		l := &g.layers[layer]
+		if l.used == 0 {
+			clear(l.state.Float32s())
+		}
+		states, l.used = append(states, l.state), l.used+rows
+	}
+	m.states = states
+	z := a.Continue(o, x, states)
+	return z, o.Err
+}

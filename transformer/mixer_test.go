@@ -1,0 +1,82 @@
+package transformer
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMixersRefused: what a Config, a device, an option and a prefix cannot have of layers without attention.
+func TestMixersRefused(t *testing.T) {
+	config, err := ReadConfig("testdata/models/lfm2")
+	require.NoError(t, err)
+	for name, row := range map[string]struct {
+		change func(c *Config)
+		want   string
+	}{
+		"layers":       {func(c *Config) { c.Mixers = c.Mixers[:1] }, "1 layers, want 4 or nil"},
+		"unknown":      {func(c *Config) { c.Mixers = []Mixer{"", "", "x", ""} }, `"x" in layer 2`},
+		"no taps":      {func(c *Config) { c.ConvTaps = 0 }, "want 1 to 256"},
+		"many taps":    {func(c *Config) { c.ConvTaps = 257 }, "want 1 to 256"},
+		"window":       {func(c *Config) { c.Windows = []int{3, 0, 0, 0} }, "layer 0, which has no attention"},
+		"other family": {func(c *Config) { c.Family, c.QKNorm = Llama, false }, `models of the family "llama" have none`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := *config
+			row.change(&c)
+			_, err := New(&c, Options{})
+			kerneltest.Error(t, "transformer.New", err)
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, row.want)
+		})
+	}
+	_, err = New(config, Options{Device: kerneltest.Backends(t)[2].Dev})
+	require.ErrorIs(t, err, snug.ErrNotBuilt)
+	require.ErrorContains(t, err, "the CPU alone computes (conv)")
+
+	m, err := Open("testdata/models/lfm2", Options{})
+	require.NoError(t, err)
+	g, err := m.Generate(GenerateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, g.Prompt(t.Context(), []int32{3, 1, 4, 1, 5}))
+	_, err = g.Prefix(2)
+	require.ErrorIs(t, err, snug.ErrConfig)
+	require.ErrorContains(t, err, "the state of layers without attention")
+	require.ErrorIs(t, g.CheckPrefix(), snug.ErrConfig)
+}
+
+// TestShortConvPacked: packed sequences have the loss and the gradients of sequences alone, and a Generator the logits of a whole text whatever its chunks.
+func TestShortConvPacked(t *testing.T) {
+	m, err := Open("testdata/models/lfm2", Options{})
+	require.NoError(t, err)
+	tokens, starts := []int32{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5}, []int{0, 1, 6, 11}
+	vocab := m.Config().Vocab
+	packed := make([]float32, len(tokens)*vocab)
+	rows := make([]int32, len(tokens))
+	for i := range rows {
+		rows[i] = int32(i)
+	}
+	require.NoError(t, m.Logits(t.Context(), packed, Batch{Tokens: tokens, Starts: starts}, rows))
+	for i, lo := range starts[:3] {
+		own := tokens[lo:starts[i+1]]
+		alone := make([]float32, len(own)*vocab)
+		require.NoError(t, m.Logits(t.Context(), alone, Batch{Tokens: own}, rows[:len(own)]))
+		require.InDeltaSlice(t, alone, packed[lo*vocab:starts[i+1]*vocab], 1e-5)
+		for _, chunk := range []int{1, 2, 256} {
+			t.Run(fmt.Sprintf("sequence %d, chunks of %d", i, chunk), func(t *testing.T) {
+				g, err := m.Generate(GenerateOptions{Chunk: chunk})
+				require.NoError(t, err)
+				for range 2 { // again after Reset
+					require.NoError(t, g.Prompt(t.Context(), own))
+					_, err = g.Next(t.Context())
+					require.NoError(t, err)
+					require.InDeltaSlice(t, alone[(len(own)-1)*vocab:], g.Logits(), 1e-5)
+					g.Reset()
+				}
+			})
+		}
+	}
+}
