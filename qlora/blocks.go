@@ -70,6 +70,9 @@ func (w *Weight) codeBytes() int {
 	if w.t == GGUF {
 		return w.n / w.block * w.format.Bytes()
 	}
+	if w.groups != nil && w.groups.wide {
+		return w.n
+	}
 	return w.t.codeBytes(w.n)
 }
 

@@ -75,15 +75,21 @@ type weightCodes struct {
 	offset                        float32
 	m                             *quant8.Map // nil without double quantization
 	in, out                       int
+	groups                        *groups // of Grouped
+	zeros                         snug.View
 }
 
 func (l *Linear) codes(m memory) weightCodes {
 	w := l.w
-	return weightCodes{
+	c := weightCodes{
 		t: w.t, format: w.format,
 		packed: m.packed, absmax: m.absmax, codes: m.codes, nested: m.nested,
-		f: w.t.nibbles(), o: w.t.octets(), grid: w.grid, block: l.block, offset: w.offset, m: w.m, in: l.in, out: l.out,
+		f: w.t.nibbles(), o: w.t.octets(), grid: w.grid, block: l.block, offset: w.offset, m: w.m, in: l.in, out: l.out, groups: w.groups,
 	}
+	if w.groups != nil {
+		c.zeros, c.codes = m.codes, snug.View{}
+	}
+	return c
 }
 
 // fewJob computes y = x·Wᵀ + beta·y.
@@ -102,11 +108,20 @@ func (j *fewJob) Operands(yield func(*driver.Mem)) {
 
 func (j fewJob) Run() {
 	floats, evensFirst := j.x.Float32s(), j.f != nil && nibble.Dots.Best().EvensFirst
-	if floats == nil || evensFirst {
+	if floats == nil || evensFirst || j.groups != nil && j.groups.order != nil {
 		tile := tiles.Get(j.x.Len())
 		defer tiles.Put(tile)
-		half.Load(*tile, j.x, 0)
-		floats = *tile
+		j.groups.inOrder((*tile)[:j.x.Len()], j.x, j.in)
+		floats = (*tile)[:j.x.Len()]
+	}
+	var xSums []float32
+	blocks := 0
+	if j.groups != nil && j.groups.zeros {
+		blocks = j.in / j.block
+		tile := tiles.Get(j.rows * blocks)
+		defer tiles.Put(tile)
+		xSums = (*tile)[:j.rows*blocks]
+		blockSums(xSums, floats, j.block)
 	}
 	if evensFirst {
 		nibble.EvensFirst(floats)
@@ -115,6 +130,7 @@ func (j fewJob) Run() {
 		hi := min(lo+nibble.DotRows, j.rows)
 		a := fewArgs{fewJob: j, x: floats[lo*j.in : hi*j.in]}
 		a.y, a.rows = part(j.y, lo*j.out, hi*j.out), hi-lo
+		a.xSums = xSums[lo*blocks : hi*blocks]
 		switch {
 		case j.t == GGUF:
 			fewBlocksTask.Run(cpu.Chunks(j.out, a.step()), a)
@@ -129,7 +145,8 @@ func (j fewJob) Run() {
 // fewArgs is a job of up to nibble.DotRows rows on the CPU.
 type fewArgs struct {
 	fewJob
-	x []float32 // [rows, in]
+	x     []float32 // [rows, in]
+	xSums []float32 // of blocks, where there are zero points
 }
 
 // step returns how many outputs an item computes: as many as 32 KiB of codes hold.
@@ -146,6 +163,9 @@ var fewTask = cpu.NewTask(func(a *fewArgs, item int) {
 	clear(sums)
 	for from := 0; from < blocks; from += a.span() {
 		a.dots(sums, absmax, lo, from, min(from+a.span(), blocks))
+	}
+	if a.xSums != nil {
+		a.addZeros(sums, absmax, lo)
 	}
 	a.store(sums, some, lo)
 })

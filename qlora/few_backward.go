@@ -36,6 +36,12 @@ func (l *Linear) backwardFew(rows int, dx, dy snug.View, beta float32) (err erro
 	}
 	defer func() { err = errors.Join(err, l.w.drop()) }()
 	a := backArgs{weightCodes: l.codes(m), dx: dx, dy: dy, rows: rows, sums: 1 << bits.Len(uint(rows-1)), beta: beta}
+	if a.groups != nil && a.groups.order != nil {
+		tile := tiles.Get(rows * a.in)
+		defer tiles.Put(tile)
+		a.dx, a.beta = snug.SliceView((*tile)[:rows*a.in]), 0
+		defer func() { a.groups.fromOrder(dx, (*tile)[:rows*a.in], a.in, beta) }()
+	}
 	switch {
 	case a.t == GGUF:
 		backBlocksTask.Run(cpu.Chunks(a.in, a.step()), a)
@@ -67,11 +73,13 @@ func (a *backArgs) step() int {
 var backTask = cpu.NewTask(func(a *backArgs, item int) {
 	lo, hi := cpu.Chunk(a.in, a.step(), item)
 	n, blocks := hi-lo, (hi-lo)/a.block
-	tile := tiles.Get(a.sums*n + backOutputs*(a.sums+blocks) + max(2*n, backOutputs))
+	tile := tiles.Get(a.sums*n + backOutputs*(a.sums+blocks) + max(2*n, backOutputs) + a.rows*blocks)
 	defer tiles.Put(tile)
 	sums, rest := (*tile)[:a.sums*n], (*tile)[a.sums*n:]
 	factors, rest := rest[:backOutputs*a.sums], rest[backOutputs*a.sums:]
-	absmax, some := rest[:backOutputs*blocks], rest[backOutputs*blocks:]
+	absmax, rest := rest[:backOutputs*blocks], rest[backOutputs*blocks:]
+	zeros, some := rest[:a.rows*blocks], rest[a.rows*blocks:]
+	clear(zeros)
 	clear(sums)
 	clear(factors)
 	axpy, packed := *nibble.Axpys.Best(), snug.Host[uint8](a.packed)
@@ -79,11 +87,26 @@ var backTask = cpu.NewTask(func(a *backArgs, item int) {
 		outs := min(backOutputs, a.out-j)
 		a.factors(factors, some[:outs], j)
 		for o := range outs {
-			a.blockMaxima(absmax[o*blocks:(o+1)*blocks], ((j+o)*a.in+lo)/a.block)
+			first := ((j+o)*a.in + lo) / a.block
+			a.blockMaxima(absmax[o*blocks:(o+1)*blocks], first)
+			if a.groups != nil && a.groups.zeros {
+				a.addZeros(zeros, absmax[o*blocks:(o+1)*blocks], factors[o*a.sums:], first)
+			}
 		}
 		axpy(sums, factors[:outs*a.sums], a.sums, packed[(j*a.in+lo)/2:], a.in/2, absmax, a.block, a.f)
 	}
-	a.store(sums, some[:n], some[n:2*n], lo, nibble.Gather)
+	gather := nibble.Gather
+	if a.groups != nil && a.groups.zeros {
+		gather = func(x, y []float32, r, rows int) {
+			nibble.Gather(x, y, r, rows)
+			for b, zero := range zeros[r*blocks:][:blocks] {
+				for i := range x[b*a.block:][:a.block] {
+					x[b*a.block+i] += zero
+				}
+			}
+		}
+	}
+	a.store(sums, some[:n], some[n:2*n], lo, gather)
 })
 
 // factors writes the elements of dy for the outputs from first on, one output after the

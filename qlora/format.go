@@ -35,6 +35,10 @@ const (
 	// GGUF is blocks as the files of llama.cpp have them, each with its scales: what they are says [Weight.Blocks]. They
 	// come from [NewBlocks] alone, on the CPU.
 	GGUF
+	// Grouped is integers of 2, 4 or 8 bits in groups of inputs, each with a scale and a zero point, as GPTQ (Frantar et al. 2023,
+	// arXiv:2210.17323) and AWQ (Lin et al. 2024, arXiv:2306.00978) make them. They come from [Weights.Load] after
+	// [Weights.SetGroups] alone, on the CPU. In memory 2 bits take 4.
+	Grouped
 )
 
 // Scales says which elements of an [FP8] or [FP8E5M2] weight share a scale. One that [NewWeight] makes is their
@@ -71,6 +75,8 @@ func (t Type) nibbles() *nibble.Format {
 		return fp4
 	case MXFP4:
 		return mxfp4
+	case Grouped:
+		return int4
 	}
 	return nil
 }
@@ -88,7 +94,7 @@ func (t Type) octets() *octet.Format {
 	return nil
 }
 
-// Bits returns the bits of a code, 4 or 8. It returns 0 for GGUF, where they depend on the weight ([gguf.Type.Bytes] counts
+// Bits returns the bits of a code, 4 or 8, and 4 for Grouped, whose weights may have 8. It returns 0 for GGUF, where they depend on the weight ([gguf.Type.Bytes] counts
 // the bytes), and for a Type that is not valid.
 func (t Type) Bits() int {
 	switch {
@@ -117,12 +123,12 @@ func (t Type) Values() [16]float32 {
 	return [16]float32{}
 }
 
-var typeNames = [...]string{NF4: "nf4", FP4: "fp4", MXFP4: "mxfp4", FP8: "fp8", FP8E5M2: "fp8e5m2", INT8: "int8", GGUF: "gguf"}
+var typeNames = [...]string{NF4: "nf4", FP4: "fp4", MXFP4: "mxfp4", FP8: "fp8", FP8E5M2: "fp8e5m2", INT8: "int8", GGUF: "gguf", Grouped: "grouped"}
 
-// madeNames are the names of the types to which [NewWeight] quantizes: all but GGUF.
+// madeNames are the names of the types to which [NewWeight] quantizes: all but GGUF and Grouped.
 var madeNames = typeNames[1:GGUF]
 
-// String returns "nf4", "fp4", "mxfp4", "fp8", "fp8e5m2", "int8", "gguf" or "invalid".
+// String returns "nf4", "fp4", "mxfp4", "fp8", "fp8e5m2", "int8", "gguf", "grouped" or "invalid".
 func (t Type) String() string {
 	if t == 0 || int(t) >= len(typeNames) {
 		return "invalid"
@@ -130,8 +136,8 @@ func (t Type) String() string {
 	return typeNames[t]
 }
 
-// ParseType returns the type of a name that [Type.String] gives, of those to which [NewWeight] quantizes: all but GGUF.
-// The error wraps [snug.ErrConfig].
+// ParseType returns the type of a name that [Type.String] gives, of those to which [NewWeight] quantizes: all but GGUF and
+// Grouped. The error wraps [snug.ErrConfig].
 func ParseType(s string) (Type, error) {
 	for i, name := range madeNames {
 		if s == name {

@@ -98,6 +98,8 @@ func (w *Weight) lens() (packed, absmax, codes, nested, kept int) {
 	switch {
 	case w.grid.rows > 0:
 		return packed, absmax, 0, 0, w.shape[0] * len(w.outliers)
+	case w.groups != nil && w.groups.zeros:
+		return packed, absmax, absmax, 0, 0
 	case w.m != nil:
 		return packed, 0, absmax, Blocks(absmax, nestedBlock), 0
 	}
@@ -111,6 +113,8 @@ func (w *Weight) scaleCount() int {
 		return 0
 	case w.grid.rows > 0:
 		return w.grid.count(w.shape[0], w.shape[1])
+	case w.groups != nil:
+		return w.shape[0] * w.groups.across
 	}
 	return Blocks(w.n, w.block)
 }

@@ -50,6 +50,8 @@ type Weight struct {
 	outliers []int                     // columns
 	kept     snug.Array[snug.BFloat16] // their elements, [out, len(outliers)], in the bits of keptType
 
+	groups *groups // of Grouped: packed has the codes, absmax the scales, and codes the zero points
+
 	pages *pages // where the arrays above lie otherwise, nil if they hold the weight
 }
 
@@ -103,6 +105,8 @@ func (o *Options) complete() error {
 		o.Block = 64
 	}
 	switch {
+	case o.Type == Grouped:
+		return fmt.Errorf("the option Type is grouped, want one of %q; Weights.Load reads groups of a file: %w", madeNames, snug.ErrConfig)
 	case o.Type == GGUF:
 		return fmt.Errorf("the option Type is gguf, want one of %q; NewBlocks takes blocks of a file: %w", madeNames, snug.ErrConfig)
 	case o.Type.Bits() == 0:
@@ -328,7 +332,7 @@ func (w *Weight) Dequantize(dst snug.View) error {
 // unit is a number of elements: parts of w that begin at a multiple of it can be decoded.
 func (w *Weight) unit() int {
 	switch {
-	case w.grid.rows > 0:
+	case w.grid.rows > 0 || w.groups != nil && !w.groups.plain():
 		return max(1, w.shape[1])
 	case w.Double():
 		return w.block * nestedBlock
@@ -340,6 +344,8 @@ func (w *Weight) unit() int {
 func (w *Weight) codeBlock() int {
 	in := w.shape[1]
 	switch {
+	case w.groups != nil && !w.groups.blocks(w.block):
+		return 0
 	case w.grid.rows > 0:
 		return w.grid.codeBlock(in, len(w.outliers))
 	case in%w.block == 0:
@@ -369,6 +375,8 @@ func (w *Weight) dequantizeRange(dst snug.View, begin int) (err error) {
 		return device.Run(dev, blocksJob{dst, w.blockPart(m, begin, dst.Len()), w.format})
 	case w.grid.rows > 0:
 		return device.Run(dev, w.decodeRows(dst, begin, m))
+	case w.groups != nil && !w.groups.plain():
+		return device.Run(dev, w.decodeGroups(dst, begin, m))
 	}
 	return device.Run(dev, w.decodeBlocks(dst, begin, m))
 }

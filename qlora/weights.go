@@ -29,14 +29,17 @@ import (
 //	name, name_scale_inv          F8_E4M3 or F8_E5M2 [out, in], and its scales: one, [out], [out, 1], or one for each
 //	                              block, of 128×128 or as their shape divides [out, in]. They are F32, BF16, F16, or F8_E8M0, which
 //	                              may be called U8; the name may also be name_scale
+//	module.qweight, module.qzeros, module.scales, module.g_idx     I32, I32, F16, BF16 or F32, and I32, of the Grouped weight
+//	                              module.weight after SetGroups, see [Layout]
 //	name, SCB                     I8 [out, in], and F32 [out]: the largest magnitudes of rows
 //
 // transformers' convert_moe_packed_tensors gives an MXFP4 weight with its last two dimensions exchanged. Package amp
 // reads the other tensors.
 // A Weights is safe for concurrent use.
 type Weights struct {
-	set   *safetensors.Set
-	block grid // of SetBlock
+	set    *safetensors.Set
+	block  grid   // of SetBlock
+	groups Groups // of SetGroups
 }
 
 // OpenWeights opens what [amp.OpenWeights] opens, with its checks, memory and errors: a

@@ -181,6 +181,8 @@ func (p *filePlan) kind(name string, w *Weight) error {
 	switch {
 	case w.t == GGUF:
 		return fmt.Errorf("blocks of %s, which package gguf writes: %w", w.blocks, snug.ErrConfig)
+	case w.t == Grouped:
+		return fmt.Errorf("a grouped weight, which is not written: %w", snug.ErrConfig)
 	case w.t == MXFP4:
 		last := len(w.shape) - 1
 		blocks := append(append([]int(nil), w.shape[:last]...), w.shape[last]/mxBlock)

@@ -32,6 +32,9 @@ const (
 func (w *Weights) kindOf(t *safetensors.Tensor) (Type, string) {
 	has := func(name string) bool { _, found := w.set.Find(name); return found }
 	switch name, packed := strings.CutSuffix(t.Name, mxBlocks); {
+	case w.groups.Layout != 0 && strings.HasSuffix(t.Name, "."+groupCodes):
+		name, _ = groupedName(t.Name)
+		return Grouped, name
 	case packed && t.DType == "U8" && has(name+mxScales):
 		return MXFP4, name
 	case float8Types[t.DType] != 0 && (has(t.Name+blockScale) || has(t.Name+otherScale)):
@@ -55,7 +58,7 @@ func rowScaleOf(name string) string {
 // kind returns the type of the weight that l loads, 0 if it is bitsandbytes' 4 bits or not there, and the place of its
 // codes.
 func (l loader) kind() (Type, safetensors.Place) {
-	for _, name := range []string{l.name, l.name + mxBlocks} {
+	for _, name := range []string{l.name, l.name + mxBlocks, strings.TrimSuffix(l.name, "weight") + groupCodes} {
 		if p, found := l.w.set.Find(name); found {
 			if t, of := l.w.kindOf(p.Tensor); t != 0 && of == l.name {
 				return t, p
@@ -87,9 +90,12 @@ func (l loader) loadKind(t Type, codes safetensors.Place) (_ *Weight, err error)
 			err = errors.Join(err, w.Close())
 		}
 	}()
-	if t == MXFP4 {
+	switch t {
+	case MXFP4:
 		err = l.loadMX(w)
-	} else {
+	case Grouped:
+		err = l.loadGroups(w, codes)
+	default:
 		err = l.loadOctets(w)
 	}
 	if err != nil {

@@ -41,8 +41,11 @@ func (w *Weights) LoadRows(name string, r Rows, dev *snug.Device) (*Weight, erro
 
 func (l loader) loadRows(r Rows) (_ *Weight, err error) {
 	t, codes := l.kind()
-	if t == 0 {
+	switch t {
+	case 0:
 		return nil, l.missing()
+	case Grouped:
+		return nil, fmt.Errorf("rows of a grouped weight, want Load: %w", snug.ErrConfig)
 	}
 	w := &Weight{t: t, dtype: snug.BF16, shape: codes.Tensor.Shape}
 	whole := false

@@ -104,7 +104,7 @@ type Config struct {
 	EmbeddingDropout float64 // dropout of the embedding
 
 	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 for the quant_method "fp8", FP8 for
-	// compressed-tensors and fbgemm_fp8, NF4, FP4 or INT8 for bitsandbytes, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0
+	// compressed-tensors and fbgemm_fp8, NF4, FP4 or INT8 for bitsandbytes, Grouped for gptq and awq, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0
 	// for floats. [New] ignores Stored.
 	Stored qlora.Type
 	// Floats are the matrices of the layers that such a folder has in floats, by their names in [Config.Tensors].
@@ -117,6 +117,8 @@ type Config struct {
 	StoredBits float64
 	// StoredBlock is how many rows and columns of an 8-bit float in Stored share a scale, where config.json says it, and otherwise 0.
 	StoredBlock [2]int
+	// StoredGroups says how codes lie in the files, if Stored is Grouped.
+	StoredGroups qlora.Groups
 
 	InitStd float64    // standard deviation of initial weights
 	DType   snug.DType // type of the published weights, 0 if the file does not say it

@@ -220,7 +220,7 @@ func TestConfigErrors(t *testing.T) {
 		{llama, fields{"hidden_act": `"relu"`}, `hidden_act: "relu", want one of`},
 		{llama, fields{"rms_norm_eps": "-1"}, "NormEps: -1"},
 		{llama, fields{"attention_bias": `"no"`}, `attention_bias: "no", want true or false`},
-		{llama, fields{"quantization_config": `{"quant_method":"gptq","bits":4}`}, `quantization_config: the weights are stored quantized (quant_method "gptq"); take the folder of the unquantized model`},
+		{llama, fields{"quantization_config": `{"quant_method":"hqq","bits":4}`}, `quantization_config: the weights are stored quantized (quant_method "hqq"); take the folder of the unquantized model`},
 		{llama, fields{"auto_map": `{"AutoConfig":"configuration_llama.LlamaConfig","AutoModel":"modeling.X"}`}, "auto_map: AutoModel is \"modeling.X\", a class of the folder's own code"},
 		{llama, fields{"is_causal": "false"}, "is_causal: false is not supported"},
 		{llama, fields{"per_layer_config": `{"0":{"hidden_act":"gelu"}}`}, "per_layer_config: "},

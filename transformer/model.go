@@ -104,9 +104,10 @@ type Model struct {
 
 // codes are matrices that a folder has quantized.
 type codes struct {
-	form  qlora.Type
-	block [2]int // see Config.StoredBlock
-	names map[string]bool
+	form   qlora.Type
+	block  [2]int // see Config.StoredBlock
+	groups qlora.Groups
+	names  map[string]bool
 }
 
 // New returns a model with the initial values that transformers has before training: normally distributed with the
@@ -208,7 +209,7 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 		return nil, err
 	}
 	if len(stored) > 0 {
-		m.coded = codes{config.Stored, config.StoredBlock, stored}
+		m.coded = codes{config.Stored, config.StoredBlock, config.StoredGroups, stored}
 		if m.options.keeps(config.Stored) {
 			m.stored, m.storedType = map[string]bool{}, config.Stored
 			for _, t := range m.config.tensors(m.config.layout()) {

@@ -52,6 +52,9 @@ func (m *Model) openHubFolder(dir string) (_ *hubFolder, err error) {
 		if s.stored, err = qlora.OpenWeights(dir); err == nil && m.coded.block != [2]int{} {
 			err = s.stored.SetBlock(m.coded.block[0], m.coded.block[1])
 		}
+		if err == nil && m.coded.groups.Layout != 0 {
+			err = s.stored.SetGroups(m.coded.groups)
+		}
 	}
 	return s, err
 }

@@ -29,9 +29,10 @@ type storedMethod struct {
 
 // storedAs says how a folder has the matrices of the layers.
 type storedAs struct {
-	form  qlora.Type
-	bits  float64 // of an element with its scales, 0 for what package qlora makes
-	block []int   // rows and columns that share a scale, nil for what the shape of the scales says
+	form   qlora.Type
+	groups qlora.Groups // of Grouped
+	bits   float64      // of an element with its scales, 0 for what package qlora makes
+	block  []int        // rows and columns that share a scale, nil for what the shape of the scales says
 	// floats reports whether config.json says that a matrix is in floats. modules are the names of its module, in every layout of
 	// the family. nil says it of none.
 	floats func(c *Config, modules []string) bool
@@ -76,6 +77,7 @@ func (c *Config) readStored(f *fields) error {
 		return bad(f.path+name, "%s", plain(err))
 	}
 	c.Stored, c.StoredBits = f.stored.form, f.stored.bits
+	c.StoredGroups = f.stored.groups
 	if b := f.stored.block; b != nil {
 		c.StoredBlock = [2]int(b)
 	}
@@ -214,7 +216,7 @@ func (c *Config) Held(o Options) *Config {
 
 // setFloats makes c the Config of a folder in floats.
 func (c *Config) setFloats() {
-	c.Stored, c.Floats, c.StoredBits, c.StoredBlock = 0, nil, 0, [2]int{}
+	c.Stored, c.Floats, c.StoredBits, c.StoredBlock, c.StoredGroups = 0, nil, 0, [2]int{}, qlora.Groups{}
 }
 
 // keeps reports whether matrices that a folder has in a form stay in it.
@@ -240,6 +242,7 @@ var storedForms = map[qlora.Type]storedForm{
 	qlora.INT8:    {find: typed("I8"), beside: []string{"SCB", "weight_format"}},
 	qlora.NF4:     nibbles(qlora.NF4),
 	qlora.FP4:     nibbles(qlora.FP4),
+	qlora.Grouped: grouped(),
 }
 
 // typed returns storedForm.find for codes that are elements of a type in the shape of the matrix.

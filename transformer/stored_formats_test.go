@@ -176,9 +176,9 @@ func TestStoredRefused(t *testing.T) {
 	}
 	set := func(name string, value any) func(map[string]any) { return func(q map[string]any) { q[name] = value } }
 	for want, change := range map[string]func(map[string]any){
-		`quant_method "gptq"); take the folder of the unquantized model`:                          set("quant_method", "gptq"),
-		`Quantized matrices are read of bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, mxfp4`: set("quant_method", "awq"),
-		`quant_method "compressed-tensors", format "pack-quantized")`:                             set("format", "pack-quantized"),
+		`quant_method "hqq"); take the folder of the unquantized model`:                                      set("quant_method", "hqq"),
+		`Quantized matrices are read of awq, bitsandbytes, compressed-tensors, fbgemm_fp8, fp8, gptq, mxfp4`: set("quant_method", "quark"),
+		`quant_method "compressed-tensors", format "pack-quantized")`:                                        set("format", "pack-quantized"),
 		`format "int-quantized"`: set("format", "int-quantized"),
 		`group_0 with weights of 4 bits and the type "float", want 8 and float`: weights("num_bits", 4),
 		`group_0 with weights of 8 bits and the type "int"`:                     weights("type", "int"),

@@ -169,7 +169,7 @@ func TestOpenStoredErrors(t *testing.T) {
 		`{"quant_method":"fp8","surprise":1}`:                                          "surprise",
 		`{"quant_method":"bitsandbytes","load_in_4bit":true}`:                          "of another type",
 		`{"quant_method":"bitsandbytes","load_in_8bit":true}`:                          "not F32, F16 or BF16",
-		`{"quant_method":"awq","load_in_8bit":true}`:                                   `quant_method "awq"`,
+		`{"quant_method":"awq","bits":3}`:                                              `quant_method "awq", bits 3`,
 		`{"quant_method":"fp8","fmt":"e5m2"}`:                                          "of another type",
 		`{"quant_method":"bitsandbytes","load_in_8bit":true,"load_in_4bit":true}`:      "bitsandbytes",
 		`{"quant_method":"bitsandbytes","load_in_8bit":true,"llm_int8_threshold":"a"}`: "llm_int8_threshold",

@@ -113,6 +113,72 @@ def experts4(config, dtype, seed):
     return case(config, dtype, quantization, tensors, f32, decoded(tensors), computed(config, f32))
 
 
+def gptq(config, dtype, seed, bits=4, size=32, zeros=False, order=False, v2=False, names=("_proj.weight",), g_idx=True):
+    """As AutoGPTQ and GPTQModel pack: codes along inputs, the first in the lowest bits, zero points less 1 unless v2."""
+    torch.manual_seed(seed)
+    with tempfile.TemporaryDirectory() as d:
+        AutoModelForCausalLM.from_config(config).to(dtype).save_pretrained(d)
+        tensors = load_file(d + "/model.safetensors")
+    f32, own, per = {}, {}, 32 // bits
+    for n, w in list(tensors.items()):
+        if not n.endswith(names):
+            f32[n], own[n] = w.float(), w
+            continue
+        out, inner = w.shape
+        g = size if size > 0 else inner
+        index = torch.arange(inner) // g
+        if order:
+            index = index[torch.randperm(inner)]
+        q = torch.randint(0, 2**bits, (inner, out), dtype=torch.int32)
+        z = torch.randint(1, 2**bits, (inner // g, out), dtype=torch.int32) if zeros else torch.full((inner // g, out), 2 ** (bits - 1), dtype=torch.int32)
+        s = (torch.rand(inner // g, out) * 0.5 / 2**bits + 0.01).to(dtype)
+        own[n] = (s[index] * (q - z[index])).t()  # in the type of the scales
+        f32[n] = (s.float()[index] * (q - z[index])).t()
+        assert own[n].dtype == dtype
+        at = torch.arange(per, dtype=torch.int64) * bits
+        pack = lambda x, dim: ((x.unflatten(dim, (-1, per)).long() << at.view(-1, 1) if dim == 0 else x.unflatten(dim, (-1, per)).long() << at).sum(dim + 1)).to(torch.int32)
+        del tensors[n]
+        m = n.removesuffix("weight")
+        tensors |= {m + "qweight": pack(q, 0), m + "qzeros": pack(z if v2 else z - 1, 1), m + "scales": s}
+        if g_idx:
+            tensors[m + "g_idx"] = index.to(torch.int32)
+    quantization = dict(quant_method="gptq", bits=bits, group_size=size, desc_act=order, sym=not zeros, static_groups=False, true_sequential=True,
+                        damp_percent=0.01, lm_head=len(names) > 1, checkpoint_format="gptq_v2" if v2 else "gptq", meta=dict(quantizer="gptqmodel:1.4.0"))
+    tensors = {n: t.contiguous() for n, t in tensors.items()}
+    return case(config, dtype, quantization, tensors, f32, own, computed(config, f32))
+
+
+def awq(config, dtype, seed, size=32):
+    """As AutoAWQ's WQLinear_GEMM packs: codes along outputs, in its order."""
+    torch.manual_seed(seed)
+    with tempfile.TemporaryDirectory() as d:
+        AutoModelForCausalLM.from_config(config).to(dtype).save_pretrained(d)
+        tensors = load_file(d + "/model.safetensors")
+    f32, own = {}, {}
+    for n, w in list(tensors.items()):
+        if not n.endswith("_proj.weight"):
+            f32[n], own[n] = w.float(), w
+            continue
+        out, inner = w.shape
+        index = torch.arange(inner) // size
+        q, z = (torch.randint(0, 16, (k, out), dtype=torch.int32) for k in (inner, inner // size))
+        s = (torch.rand(inner // size, out) * 0.05 + 0.01).to(dtype)
+        own[n], f32[n] = ((q - z[index]) * s[index]).t(), ((q - z[index]) * s.float()[index]).t()
+
+        def pack(x):
+            words = torch.zeros(x.shape[0], out // 8, dtype=torch.int32)
+            for col in range(out // 8):
+                for i, o in enumerate([0, 2, 4, 6, 1, 3, 5, 7]):
+                    words[:, col] |= x[:, col * 8 + o] << (i * 4)
+            return words
+
+        del tensors[n]
+        m = n.removesuffix("weight")
+        tensors |= {m + "qweight": pack(q), m + "qzeros": pack(z), m + "scales": s}
+    quantization = dict(quant_method="awq", bits=4, group_size=size, zero_point=True, version="gemm", modules_to_not_convert=None, backend="autoawq")
+    return case(config, dtype, quantization, {n: t.contiguous() for n, t in tensors.items()}, f32, own, computed(config, f32))
+
+
 UNSLOTH = ["lm_head", "multi_modal_projector", "merger", "modality_projection", "model.layers.0.self_attn", "model.layers.0.mlp.up_proj"]
 bf16 = torch.bfloat16
 cases = {
@@ -126,5 +192,19 @@ cases = {
     "with the head": bitsandbytes(LlamaConfig(**DIMS), bf16, 7, bnb_4bit_quant_type="nf4", llm_int8_skip_modules=["none"]),
     "experts in floats": bitsandbytes(Qwen3MoeConfig(**MOE), bf16, 8, bnb_4bit_quant_type="nf4"),
     "experts": experts4(Qwen3MoeConfig(**MOE), bf16, 9),
+}
+f16 = torch.float16
+GROUPS = LlamaConfig(**(DIMS | dict(hidden_size=32, intermediate_size=64, head_dim=16)))
+cases |= {
+    "gptq": gptq(GROUPS, f16, 20),
+    "gptq with zero points": gptq(GROUPS, f16, 21, zeros=True, g_idx=False),
+    "gptq with act order": gptq(GROUPS, f16, 22, size=16, order=True, zeros=True),
+    "gptq by rows": gptq(GROUPS, f16, 23, size=-1, order=True),
+    "gptq v2": gptq(GROUPS, f16, 24, zeros=True, v2=True),
+    "gptq in 8 bits": gptq(GROUPS, f16, 25, bits=8, order=True, zeros=True),
+    "gptq in 2 bits": gptq(GROUPS, f16, 26, bits=2),
+    "gptq in groups of 16": gptq(GROUPS, torch.bfloat16, 27, size=16),
+    "awq": awq(GROUPS, f16, 30),
+    "awq in groups of 16": awq(GROUPS, f16, 31, size=16),
 }
 open("quantized.json", "w").write("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(c)}" for name, c in cases.items()) + "\n}\n")

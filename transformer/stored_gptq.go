@@ -1,0 +1,77 @@
+package transformer
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/snug-ml/snug/amp"
+	"github.com/snug-ml/snug/qlora"
+)
+
+// gptqStored is what the quantization_config of transformers' GPTQConfig, AutoGPTQ and GPTQModel says about the files. The other members
+// say how the matrices were quantized, or how other programs multiply by them. Act order is in the files, g_idx.
+type gptqStored struct {
+	Bits    int             `json:"bits"`
+	Size    int             `json:"group_size"`
+	Layout  string          `json:"checkpoint_format"`
+	Format  string          `json:"format"`
+	Pack    string          `json:"pack_dtype"`
+	Dynamic json.RawMessage `json:"dynamic"`
+	Marlin  bool            `json:"is_marlin_format"`
+}
+
+// gptqLayouts are the values of checkpoint_format.
+var gptqLayouts = map[string]qlora.Layout{"": qlora.GPTQ, "gptq": qlora.GPTQ, "gptq_v2": qlora.GPTQv2}
+
+func init() {
+	registerStored(storedMethod{name: "gptq", read: func(raw json.RawMessage, c *Config) (s storedAs, err error) {
+		q := gptqStored{Size: 128}
+		if err := json.Unmarshal(raw, &q); err != nil {
+			return s, err
+		}
+		if q.Layout == "" {
+			q.Layout = q.Format
+		}
+		layout, known := gptqLayouts[q.Layout]
+		switch {
+		case !known || q.Marlin:
+			return s, notStored("checkpoint_format %.40q, want gptq or gptq_v2", q.Layout)
+		case q.Bits != 2 && q.Bits != 4 && q.Bits != 8:
+			return s, notStored("bits %d, want 2, 4 or 8", q.Bits)
+		case q.Pack != "" && q.Pack != "int32":
+			return s, notStored("pack_dtype %.40q, want int32", q.Pack)
+		case compact(q.Dynamic) != "" && compact(q.Dynamic) != "{}":
+			return s, notStored("dynamic %.40s, which gives modules other bits", q.Dynamic)
+		}
+		return groupedAs(c, qlora.Groups{Bits: q.Bits, Size: q.Size, Layout: layout}, nil)
+	}})
+}
+
+// groupedAs returns what the files of a method with groups have.
+func groupedAs(c *Config, g qlora.Groups, floats func(*Config, []string) bool) (s storedAs, err error) {
+	if g.Size != -1 && g.Size < 1 {
+		return s, fmt.Errorf("group_size is %d, want 1 or more, or -1", g.Size)
+	}
+	size := float64(g.Size)
+	if g.Size == -1 {
+		size = max(1, float64(c.Dim))
+	}
+	scale := 32. // in float32
+	if g.Layout == qlora.AWQ || g.Bits != 4 {
+		scale = 40 // and a zero point
+	}
+	return storedAs{form: qlora.Grouped, groups: g, bits: float64(max(4, g.Bits)) + scale/size, floats: floats}, nil
+}
+
+// grouped is the form of integers in groups. The file has no tensor called weight.
+func grouped() storedForm {
+	return storedForm{
+		find: func(w *amp.Weights, want amp.Tensor) (bool, string) {
+			_, found := w.Tensor(strings.TrimSuffix(want.Name, "weight") + "qweight")
+			return found, "" // its size depends on the bits, and is seen when it is read
+		},
+		beside: []string{"qweight", "qzeros", "scales", "g_idx"},
+		whole:  true,
+	}
+}
