@@ -15,13 +15,14 @@ import (
 // It keeps q, k, v, the output of attention and a number for each row and head; the backward step computes the norm again.
 type Attention struct {
 	Norm                    Norm
-	QKV, Out                []Linear // QKV: three layers, or one for q, k and v side by side, or two, whose k is v too; Out: one
-	QNorm, KNorm            Norm     // of heads
-	VNorm                   Norm     // of heads of values, beside QNorm and KNorm
-	Post                    Norm     // of the output
-	Sinks                   *Param   // of Heads elements, see [attention.Sinks]; nil for none
-	Rope                    *Angles  // nil for none
-	Source                  *Source  // of cross-attention; nil: the rows themselves
+	QKV, Out                []Linear   // QKV: three layers, or one for q, k and v side by side, or two, whose k is v too; Out: one
+	QNorm, KNorm            Norm       // of heads
+	VNorm                   Norm       // of heads of values, beside QNorm and KNorm
+	Post                    Norm       // of the output
+	Sinks                   *Param     // of Heads elements, see [attention.Sinks]; nil for none
+	Rope                    *Angles    // nil for none
+	Keeps, Reads            *KeyValues // of later layers that read its keys and values; of an earlier one whose it reads, with q alone in QKV
+	Source                  *Source    // of cross-attention; nil: the rows themselves
 	Heads, KVHeads, HeadDim int
 	Scale                   float64 // factor of q·k
 	Softcap                 float64 // see [attention.Options]
@@ -68,6 +69,8 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: an Attention with a VNorm wants a QNorm, and one whose keys are its values a VNorm: %w", snug.ErrConfig)
 	case b.Parts && (!b.Bidirectional || b.Source != nil):
 		return 0, fmt.Errorf("layers: an Attention with Parts is Bidirectional, and without a Source: %w", snug.ErrConfig)
+	case b.Reads != nil && (len(b.QKV) != 1 || b.Keeps != nil || b.Source != nil || !b.KNorm.none() || !b.VNorm.none()), b.Keeps != nil && (b.packed() || b.Source != nil):
+		return 0, fmt.Errorf("layers: an Attention with Reads has q alone, and one with Reads or Keeps no Source: %w", snug.ErrConfig)
 	case b.QNorm.none() && !b.KNorm.none():
 		return 0, fmt.Errorf("layers: an Attention with a KNorm wants a QNorm: %w", snug.ErrConfig)
 	case b.Rope != nil && b.Rope.Rope().Dim > b.HeadDim:
@@ -152,7 +155,7 @@ func (b *Attention) options(p *Pass) attention.Options {
 	return attention.SequenceMajor(o)
 }
 
-func (b *Attention) packed() bool { return len(b.QKV) == 1 }
+func (b *Attention) packed() bool { return len(b.QKV) == 1 && b.Reads == nil }
 
 // project computes q, k and v from the normalized input.
 func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
@@ -172,14 +175,17 @@ func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 	return q, k, v
 }
 
-// makeQKV makes tensors for q, k and v, or one for all three, or, for two, q and k.
+// makeQKV makes tensors for q, k and v, or the first ones, or one for all three side by side.
 func (b *Attention) makeQKV(p *Pass, count int) (q, k, v *Tensor) {
 	if b.packed() {
 		return p.Get(b.queries() + 2*b.keys()), nil, nil
 	}
 	q = p.Get(b.queries())
 	b.onSource(p, func() {
-		if k = p.Get(b.keys()); count != 2 {
+		if count > 1 {
+			k = p.Get(b.keys())
+		}
+		if count > 2 {
 			v = p.Get(b.keys())
 		}
 	})
@@ -189,6 +195,16 @@ func (b *Attention) makeQKV(p *Pass, count int) (q, k, v *Tensor) {
 // ready applies the rope to q and k. If they have norms, it first normalizes them, and v if that has a norm, into
 // new tensors, which drop frees, and writes the statistics to qs, ks and vs.
 func (b *Attention) ready(p *Pass, qs, ks, vs Stats, q, k, v *Tensor) (*Tensor, *Tensor, *Tensor) {
+	if b.Reads != nil {
+		if !b.QNorm.none() {
+			from := q
+			q = p.Get(b.queries())
+			b.QNorm.Compute(p, q, qs, from)
+		}
+		b.rotate(p, q, nil, fused.Rotary)
+		k, v = b.Reads.read(p, b.keys())
+		return q, k, v
+	}
 	if !b.QNorm.none() {
 		from, fromK := q, k
 		q, k = p.Get(b.queries()), p.Get(b.keys())
@@ -222,14 +238,16 @@ func (b *Attention) drop(p *Pass, q, k, v *Tensor) {
 	}
 }
 
-// Query computes q, k and v of the rows of x as attention takes them; k and v are nil if they lie in q. The caller frees
-// them.
+// Query computes q, k and v of the rows of x as attention takes them; k and v are nil if they lie in q, and with Reads. The caller
+// frees them.
 func (b *Attention) Query(p *Pass, x *Tensor) (q, k, v *Tensor) {
 	if p.refuses(b, x) {
 		return &Tensor{}, nil, nil
 	}
 	q, k, v = b.project(p, Stats{}, x)
-	if !b.QNorm.none() {
+	if b.Reads != nil {
+		b.QNorm.Compute(p, q, Stats{}, q)
+	} else if !b.QNorm.none() {
 		if !b.VNorm.none() {
 			from := b.rawValues(k, v)
 			if v == nil {
@@ -261,6 +279,10 @@ func (b *Attention) Forward(p *Pass, x *Tensor) *Tensor {
 		return &Tensor{}
 	}
 	q, k, v := b.Query(p, x)
+	b.Keeps.keep(p, k, v)
+	if b.Reads != nil {
+		k, v = b.Reads.read(p, b.keys())
+	}
 	att := p.Get(b.queries())
 	b.attend(p, att, nil, q, k, v)
 	p.Put(q, k, v)
@@ -278,6 +300,7 @@ func (b *Attention) save(p *Pass, x *Tensor, whole bool) *attentionSaved {
 	s.att, s.lse = p.Get(b.queries()), b.keepScores(p)
 	s.q, s.k, s.v = b.project(p, s.norm, x)
 	q, k, v := b.ready(p, Stats{}, Stats{}, Stats{}, s.q, s.k, s.v)
+	b.Keeps.keep(p, k, v)
 	b.attend(p, s.att, s.lse, q, k, v)
 	b.drop(p, q, k, v)
 	if whole || !b.Post.none() {
@@ -323,16 +346,26 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 	if !b.QNorm.none() {
 		qs, ks, vs = b.QNorm.NewStats(p, b.Heads), b.KNorm.NewStats(p, b.KVHeads), b.VNorm.NewStats(p, b.KVHeads)
 		q, k, v = b.ready(p, qs, ks, vs, q, k, v)
+	} else if b.Reads != nil {
+		k, v = b.Reads.read(p, b.keys())
 	}
 	dq, dk, dv := b.makeQKV(p, 3)
 	b.attendBackward(p, dq, dk, dv, datt, q, k, v, s.att, s.lse)
 	p.Put(datt)
+	b.Keeps.addTo(p, dk, dv)
+	if b.Reads != nil {
+		b.Reads.add(p, dk, dv)
+		p.Put(dk, dv)
+		dk, dv = nil, nil
+	}
 	b.rotate(p, dq, dk, fused.RotaryBackward)
 	if !b.QNorm.none() {
 		b.drop(p, q, k, v)
 		b.QNorm.Gradients(p, dq, dq, qs, s.q, 0)
-		b.KNorm.Gradients(p, dk, dk, ks, s.k, 0)
-		dv = b.valueGradients(p, dk, dv, vs, s)
+		if b.Reads == nil {
+			b.KNorm.Gradients(p, dk, dk, ks, s.k, 0)
+			dv = b.valueGradients(p, dk, dv, vs, s)
+		}
 		p.Put(qs.mean, qs.rstd, ks.mean, ks.rstd, vs.mean, vs.rstd)
 	}
 	if b.frees() {
@@ -370,7 +403,8 @@ func (b *Attention) valueGradients(p *Pass, dk, dv *Tensor, vs Stats, s *attenti
 	return dv
 }
 
-// rotate turns the heads of q and k by their positions, or their gradients back. Without a k the rows of q have both side by side.
+// rotate turns the heads of q and k by their positions, or their gradients back. Without a k the rows of q have both side by side, or
+// with Reads q alone.
 func (b *Attention) rotate(p *Pass, q, k *Tensor, turn func(x, angles snug.View, positions []int32, c fused.RotaryOptions) error) {
 	if b.Rope == nil {
 		return
@@ -382,12 +416,15 @@ func (b *Attention) rotate(p *Pass, q, k *Tensor, turn func(x, angles snug.View,
 		}
 		r := b.Rope.Rope()
 		c := fused.RotaryOptions{Heads: b.Heads, Dim: b.HeadDim, Turned: r.Dim, Interleaved: r.Interleaved}
-		if k == nil {
+		if b.packed() {
 			c.Heads, c.Stride = b.Heads+b.KVHeads, b.queries()+2*b.keys()
 			return turn(q.View, angles, positions, c)
 		}
 		if err := turn(q.View, b.Rope.ofQueries(angles), positions, c); err != nil {
 			return err
+		}
+		if k == nil {
+			return nil
 		}
 		c.Heads = b.KVHeads
 		return turn(k.View, angles, positions, c)

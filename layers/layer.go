@@ -75,8 +75,11 @@ func (p *Pass) ReleaseSaved(s Saved) {
 	}
 	p.kept = s.Tensors(p.kept[:0])
 	p.Put(p.kept...)
+	if outer, is := s.(*perLayerSaved); is && outer.inner != nil {
+		p.sets = append(p.sets, outer.inner)
+	}
 	switch s.(type) { // newSaved uses these again
-	case *output, *normSaved, *batchSaved, *attentionSaved, *latentSaved, *shortConvSaved, *mlpSaved, *expertsSaved, *maxPoolSaved:
+	case *output, *normSaved, *batchSaved, *perLayerSaved, *attentionSaved, *latentSaved, *shortConvSaved, *mlpSaved, *expertsSaved, *maxPoolSaved:
 		p.sets = append(p.sets, s)
 	}
 }

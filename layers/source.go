@@ -52,6 +52,9 @@ func (s *Source) fits(b Batch) error {
 
 // untiled implements untiled.
 func (b *Attention) untiled() string {
+	if b != nil && (b.Keeps != nil || b.Reads != nil) {
+		return "an Attention that shares its keys and values with other layers"
+	}
 	if b == nil || b.Source == nil {
 		return ""
 	}

@@ -23,6 +23,8 @@ type Model struct {
 	Tables    int64   `json:"tables,omitempty"`    // float32 numbers that do not train, for any batch, such as the angles of a rope
 	Vectors   int64   `json:"vectors,omitempty"`   // elements of the compute type that do not train, such as a vector of ones
 	Frozen    int64   `json:"frozen,omitempty"`    // elements of weights that do not train, whose Layers and Head do not list them: the frozen part of a model without adapters
+	// Beside has the elements of the compute type that stages share beside the chain, such as keys and values of several layers, and their gradients.
+	Beside int64 `json:"beside,omitempty"`
 	// Stored is the mean bits of an element of matrices under adapters that a folder has quantized and that stay so. 0 is what package qlora
 	// makes of a [Task.Base], and 8 for GGUF, whose types differ from one matrix to the next.
 	Stored float64 `json:"stored_bits,omitempty"`
@@ -144,7 +146,7 @@ func (m Model) Validate() error {
 	if !(m.Stored >= 0 && m.Stored <= 64) {
 		return invalid("Stored is %v bits, want 0 to 64", m.Stored)
 	}
-	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), int64(m.Sequences), m.Tables, m.Vectors, m.Frozen)
+	c.part("before the chain", 1, m.Params, m.Input, int64(m.Context), int64(m.Sequences), m.Tables, m.Vectors, m.Frozen, m.Beside)
 	stages := 0
 	for i, l := range m.Layers {
 		where := fmt.Sprintf("layer %d (%.40q)", i, l.Name)

@@ -78,7 +78,7 @@ func (f fixed) with(t Task, r Run, u chainUse, workspace int64, w work) Predicti
 	d[meter.Gradients] += t.sharing(r)
 	a, b := t.shared()
 	expanded := 4 * (a + 2*b) // the matrices of one adapter, and the gradient of the second
-	d[meter.Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*t.Model.Vectors + t.tileBytes(r) + expanded
+	d[meter.Workspace] += workspace + f.scratch + 4*t.Model.Tables + r.elem()*(t.Model.Vectors+int64(r.Micro)*t.Model.Beside) + t.tileBytes(r) + expanded
 	d[meter.Allowance] = int64(t.Device.Fragmentation * float64(d[meter.Activations]+d[meter.Workspace]))
 	if u.disk > 0 {
 		p.Peak[meter.OnDisk][meter.Activations] += u.disk

@@ -97,7 +97,7 @@ func (p *Teacher) workspaceBytes(t Task, r Run) (own, loss int64) {
 		return 0, 0
 	}
 	teacher, run := p.task(t, r)
-	own = teacher.workspaceBytes(run) + 4*p.Model.Tables + r.elem()*p.Model.Vectors + p.tileBytes(t, r)
+	own = teacher.workspaceBytes(run) + 4*p.Model.Tables + r.elem()*(p.Model.Vectors+int64(r.Micro)*p.Model.Beside) + p.tileBytes(t, r)
 	h := p.Model.Head
 	loss = 4 * int64(fused.DistillWorkspaceLen(t.loss(), fused.CrossEntropy{Vocab: h.Classes, Cols: h.Cols}, r.Micro*t.Model.Head.Rows))
 	return own, loss

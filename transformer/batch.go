@@ -150,6 +150,9 @@ func (m *Model) checkEmbeddings(b Batch) error {
 	if len(b.Added) > m.config.Layers {
 		return fmt.Errorf("%d vectors in Added, and the model has %d layers: %w", len(b.Added), m.config.Layers, snug.ErrShape)
 	}
+	if m.config.PerLayer > 0 && len(b.Embeddings.Rows) > 0 {
+		return fmt.Errorf("vectors in place of tokens, and each layer of the model takes more than the token's: they are not supported for it: %w", snug.ErrConfig)
+	}
 	for i, e := range append([]Embeddings{b.Embeddings}, b.Added...) {
 		err := errors.Unwrap(e.Check(len(b.Tokens), m.config.Dim, m.dtype, m.dev)) // without the name of package layers
 		if err != nil && i > 0 {
@@ -257,7 +260,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	n := max(c.Dim, c.Hidden, c.Heads*c.widestHead(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count)
+	n := max(c.Dim, c.widestHidden(), c.Heads*c.widestHead(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count, c.PerLayer)
 	for x := range c.mixes {
 		n = max(n, x.width(c))
 	}
@@ -292,6 +295,9 @@ func (m *Model) workspaceLen(rows int) int {
 	}
 	if c.QKNorm {
 		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim), fused.RMSNormWorkspaceLen(rows*c.Heads, c.widestHead()))
+	}
+	if c.PerLayer > 0 {
+		n = max(n, fused.RMSNormWorkspaceLen(rows, c.PerLayer))
 	}
 	if c.Experts.RouterLoss != 0 {
 		n = max(n, c.router().WorkspaceLen(rows))

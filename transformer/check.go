@@ -16,6 +16,8 @@ import (
 // model for images and text may be the names of transformers' modules, model.language_model.*. For a parameter of an expert of
 // gpt_oss it is the name of the tensor of all experts, without _blocks and _scales.
 //
+// Keys and values of layers that read those of others are passed over, as in transformers.
+//
 // Check passes over buffers that old versions of transformers saved (rotary_emb.inv_freq, and attn.bias and
 // attn.masked_bias of gpt2), and the parts for images of a multimodal model. A folder may have the matrix of a tied
 // head if it equals the embedding: Check reads both, 1 MiB at a time. If Config.Stored is not 0, matrices,
@@ -126,6 +128,9 @@ func (c *Config) passedOver(name string, here layout) bool {
 		return true
 	}
 	if inBody && c.names().buffers.MatchString(rest) {
+		return true
+	}
+	if rest, found := strings.CutPrefix(name, here.body); found && c.isUnused(rest) {
 		return true
 	}
 	if c.Tied && slices.ContainsFunc(c.layouts(), func(l layout) bool { return l.head == name }) {

@@ -52,6 +52,12 @@ type Config struct {
 	LayerScalar bool // a number that does not train multiplies the output of each layer
 	// Full has what layers without a window have in place of KVHeads and HeadDim, for families with layers of two kinds.
 	Full FullAttention
+	// SharedKV is how many of the last layers have no keys and values of their own: attention takes those of the last layer before them
+	// that has a window if they have one, and none if they have none. WideShared says that the MLP of these layers has twice the width.
+	SharedKV   int
+	WideShared bool
+	// PerLayer, unless 0, is how many elements each layer takes from a table of its own, of PerLayerVocab tokens, see [layers.PerLayer].
+	PerLayer, PerLayerVocab int
 
 	QKVBias bool // the projections to q, k and v have biases
 	OutBias bool // the projection of attention's output has a bias
@@ -181,12 +187,18 @@ type FullAttention struct {
 	KeysAreValues    bool // what k·h is, before its norm and the rope, v·h is too: there is no v
 }
 
-// of returns the Config with the KVHeads and the HeadDim of a layer.
+// of returns the Config with the KVHeads, the HeadDim and the Hidden of a layer.
 func (c *Config) of(layer int) *Config {
-	if c.Full == (FullAttention{}) {
+	if c.Full == (FullAttention{}) && !c.WideShared {
 		return c
 	}
 	own := *c
+	if c.WideShared && c.reads(layer) {
+		own.Hidden *= 2
+	}
+	if c.Full == (FullAttention{}) {
+		return &own
+	}
 	if c.Windows[layer] != 0 {
 		own.Full = FullAttention{}
 	} else {
@@ -195,8 +207,35 @@ func (c *Config) of(layer int) *Config {
 	return &own
 }
 
-// keys returns the elements of a row of keys of a layer.
+// reads reports whether a layer takes the keys and values of another.
+func (c *Config) reads(layer int) bool { return layer >= c.Layers-c.SharedKV }
+
+// keysOf returns the layer whose keys and values a layer takes: itself, or the last one of its kind that has some.
+func (c *Config) keysOf(layer int) int {
+	if !c.reads(layer) {
+		return layer
+	}
+	for i := c.Layers - c.SharedKV - 1; i >= 0; i-- {
+		if (c.Windows[i] == 0) == (c.Windows[layer] == 0) {
+			return i
+		}
+	}
+	return -1
+}
+
+// widestHidden returns the width of the widest MLP.
+func (c *Config) widestHidden() int {
+	if c.WideShared {
+		return 2 * c.Hidden
+	}
+	return c.Hidden
+}
+
+// keys returns the elements of a row of keys of a layer, 0 for one that takes those of another.
 func (c *Config) keys(layer int) int {
+	if c.reads(layer) {
+		return 0
+	}
 	if c.Full != (FullAttention{}) && c.Windows[layer] == 0 {
 		return c.Full.KVHeads * c.Full.HeadDim
 	}
@@ -334,6 +373,10 @@ func (c *Config) check() error {
 		return bad("KVHeads", "%d, want a divisor of the %d heads", c.KVHeads, c.Heads)
 	case c.ValueNorm && !c.QKNorm, c.Full.KeysAreValues && !c.ValueNorm:
 		return bad("ValueNorm", "%t, without QKNorm, or beside KeysAreValues: want norms of q, k and v", c.ValueNorm)
+	case c.SharedKV < 0 || c.SharedKV >= c.Layers, c.SharedKV == 0 && c.WideShared, c.SharedKV > 0 && (c.packed() || !c.QKNorm):
+		return bad("SharedKV", "%d of %d layers, want fewer, some for WideShared, and norms of q and k", c.SharedKV, c.Layers)
+	case c.PerLayer < 0 || c.PerLayer > maxCount || c.PerLayer > 0 && (c.PerLayerVocab < 1 || c.PerLayerVocab > maxCount/c.Layers || c.PerLayer > math.MaxInt32/c.Layers/2):
+		return bad("PerLayer", "%d elements for each of %d layers and %d tokens, want tables whose rows and elements are counted", c.PerLayer, c.Layers, c.PerLayerVocab)
 	case c.Full != FullAttention{} && (c.Full.KVHeads < 1 || c.Heads%max(1, c.Full.KVHeads) != 0 || c.Full.HeadDim < 1 || c.Full.HeadDim > maxCount):
 		return bad("Full.KVHeads", "%d of %d elements, want a divisor of the %d heads, and 1 to %d elements", c.Full.KVHeads, c.Full.HeadDim, c.Heads, maxCount)
 	case c.AttentionDropout >= 1 || c.ResidualDropout >= 1 || c.EmbeddingDropout >= 1:
@@ -347,6 +390,11 @@ func (c *Config) check() error {
 	}
 	if c.BOS < -1 || c.Pad < -1 || slices.ContainsFunc(c.EOS, func(id int) bool { return id < 0 }) {
 		return bad("BOS", "tokens %d, %d and %d, want 0 or more; BOS and Pad may be -1", c.BOS, c.EOS, c.Pad)
+	}
+	for i := range c.Windows {
+		if c.keysOf(i) < 0 {
+			return bad("SharedKV", "%d, which leaves no layer with the keys and values for layer %d", c.SharedKV, i)
+		}
 	}
 	for i, n := range c.Windows {
 		if n < 0 || n > maxCount {
@@ -438,7 +486,7 @@ func (c *Config) checkSizes() error {
 		name string
 		rows int
 		cols int
-	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.Hidden, c.Dim}, {"Heads", c.Heads, c.widestHead()}, {"Context", positions, c.Dim}} {
+	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.widestHidden(), c.Dim}, {"Heads", c.Heads, c.widestHead()}, {"Context", positions, c.Dim}} {
 		if n.rows > math.MaxInt/n.cols {
 			return bad(n.name, "%d×%d elements are too many", n.rows, n.cols)
 		}

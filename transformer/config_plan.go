@@ -43,6 +43,9 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 		Name: c.Family, Context: tokens, Params: [][]int{{c.Vocab, c.Dim}},
 		Head: plan.Head{Tied: c.Tied, Rows: tokens, Cols: c.Dim, Classes: c.Vocab, Params: s.norm, Stats: s.stats},
 	}
+	if c.PerLayer > 0 {
+		m.Params = append(m.Params, []int{1, c.PerLayerVocab, c.Layers * c.PerLayer}, []int{1, c.Layers * c.PerLayer, c.Dim}, []int{c.PerLayer})
+	}
 	if c.LearnedPositions {
 		m.Params = append(m.Params, []int{1, c.Context, c.Dim})
 	}
@@ -72,16 +75,25 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 		m.Tables += int64(c.Experts.Count) // sums of scores
 	}
 	m.Vectors = 2 * int64(c.ones())
+	kept := map[int]bool{}
+	for i := c.Layers - c.SharedKV; i < c.Layers; i++ { // keys, values, and their gradients
+		if of := c.keysOf(i); !kept[of] {
+			kept[of], m.Beside = true, m.Beside+4*s.rows*int64(c.keys(of))
+		}
+	}
 	for i := range c.Layers {
-		second := c.planMLP
+		own := c.of(i)
+		second := own.planMLP
 		if c.hasExperts(i) {
-			second = c.planExperts
+			second = own.planExperts
 		}
 		if x := c.mixer(i); x != nil {
-			m.Layers = append(m.Layers, x.plan(c, s), second(s))
+			m.Layers = append(m.Layers, x.plan(c, s), second(own.sizes(tokens)))
 		} else {
-			own := c.of(i)
-			m.Layers = append(m.Layers, own.planAttention(own.sizes(tokens), c.Windows[i]), second(s))
+			m.Layers = append(m.Layers, own.planAttention(own.sizes(tokens), i), second(own.sizes(tokens)))
+		}
+		if last := &m.Layers[2*i+1]; c.PerLayer > 0 {
+			c.planPerLayer(s, last)
 		}
 		if last := &m.Layers[2*i+1]; c.LayerScalar {
 			last.Params = append(last.Params[:len(last.Params):len(last.Params)], []int{1})
@@ -192,10 +204,11 @@ func linearShapes(shapes [][]int, out, in int, bias bool) [][]int {
 	return shapes
 }
 
-func (c *Config) planAttention(s sizes, window int) plan.Layer {
+func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 	if c.latent() {
 		return c.planLatent(s)
 	}
+	window, shared := c.Windows[layer], c.reads(layer)
 	l := c.half(s)
 	queries, keys := c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
 	shares, made := 3, 2*s.kv // made by the products for keys and values
@@ -203,6 +216,9 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	case c.packed():
 		shares = 1
 		l.Params = linearShapes(l.Params, queries+2*keys, c.Dim, c.QKVBias)
+	case shared:
+		shares, made = 1, 0
+		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
 	case c.Full.KeysAreValues:
 		shares, made = 2, s.kv
 		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
@@ -213,13 +229,18 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
 	}
 	l.Params = linearShapes(l.Params, c.Dim, queries, c.OutBias)
-	normed, heads := int64(0), int64(0) // statistics of the norms of heads
-	if c.QKNorm {
+	normed, heads, held := int64(0), int64(0), 2*s.kv // statistics of the norms of heads; keys and values as attention takes them
+	switch {
+	case c.QKNorm && shared:
+		l.Params = append(l.Params, []int{c.HeadDim})
+		normed, l.HeadNorm, held = s.q, c.HeadDim, 0
+		heads = s.rows * int64(c.Heads)
+	case c.QKNorm:
 		l.Params = append(l.Params, []int{c.HeadDim}, []int{c.HeadDim})
 		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
 		heads = s.rows * int64(c.Heads+c.KVHeads)
 	}
-	if c.ValueNorm {
+	if c.ValueNorm && !shared {
 		normed, heads = normed+s.kv, heads+s.rows*int64(c.KVHeads)
 	}
 	if c.Sinks {
@@ -231,7 +252,7 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	}
 	before, within, after := s.post+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+made+s.dim-freedLater // the step of attention itself
 	l.Kept = 2*s.q + made + s.post
-	l.Forward = max(s.q+made, 2*s.q+2*s.kv-s.dim, s.q, s.dim, normed)
+	l.Forward = max(s.q+made, 2*s.q+held-s.dim, s.q, s.dim, normed)
 	l.Backward = max(before, within, after)
 	if 2*within+4*heads > 2*max(before, after) { // the backward steps of the norms hold most
 		l.BackwardStats = heads
@@ -243,6 +264,22 @@ func (c *Config) planAttention(s sizes, window int) plan.Layer {
 	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
 	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Sinks: c.Sinks, Tiled: true}
 	return l
+}
+
+// planPerLayer adds what [layers.PerLayer] does behind the second half of a layer.
+func (c *Config) planPerLayer(s sizes, l *plan.Layer) {
+	n := s.rows * int64(c.PerLayer)
+	l.Params = append(l.Params[:len(l.Params):len(l.Params)], []int{c.PerLayer, c.Dim}, []int{c.Dim, c.PerLayer}, []int{c.Dim})
+	l.Kept += 2*s.dim + 2*n // the input of the half and of the norm after it
+	l.Stats += s.rows
+	l.Forward = max(l.Forward, s.dim+n, 2*n)
+	if within := s.dim + n; 2*within+4*s.rows > 2*l.Backward {
+		l.Backward, l.BackwardStats = within, s.rows
+	}
+	l.Adapters = append(l.Adapters,
+		plan.Adapter{In: s.dim, Out: n, Forward: s.dim + n, Backward: 2 * s.dim, Gradient: s.dim, Shares: 1},
+		plan.Adapter{In: n, Out: s.dim, Forward: s.dim + n, Backward: s.dim + 2*n, Gradient: n})
+	l.MACs += 3 * n * int64(c.Dim)
 }
 
 func (c *Config) planMLP(s sizes) plan.Layer {

@@ -68,6 +68,7 @@ type names struct {
 
 	attentionNorm, q, k, v, qkv, qNorm, kNorm, sinks, out, attentionPost string
 	mlpNorm, gate, up, gateUp, down, mlpPost                             string
+	perLayer                                                             perLayerNames
 	scalar                                                               string // the parameter of Config.LayerScalar
 	convIn, convTaps, convOut                                            string // of [ShortConv]
 	experts                                                              expertNames
@@ -76,6 +77,9 @@ type names struct {
 	conv    bool // the matrices of the layers are [in, out]
 	further bool // folders may have layers behind the last, which predict further tokens and are passed over
 }
+
+// perLayerNames are the names of what Config.PerLayer has: three of the model, and three of a layer.
+type perLayerNames struct{ tokens, projection, norm, gate, out, post string }
 
 // layout says how the names in a folder differ from the names of the family.
 type layout struct {
@@ -177,6 +181,7 @@ func ropedLayers(c *Config) {
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks = false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
 	c.ValueNorm, c.LayerScalar, c.Full, c.Latent = false, false, FullAttention{}, Latent{}
+	c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab = 0, false, 0, 0
 }
 
 // routedLayers sets what most families with experts have. Experts have a width of their own.

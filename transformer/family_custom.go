@@ -16,7 +16,8 @@ func init() {
 		names:    llamaNames.with(func(n *names) { n.positions, n.qkv = "embed_positions", "self_attn.qkv_proj" }),
 		residual: []string{".o_proj.weight", ".down_proj.weight"},
 		layers: func(c *Config) {
-			c.PostNorms, c.ValueNorm, c.LayerScalar, c.Full = false, false, false, FullAttention{}
+			c.PostNorms, c.ValueNorm, c.LayerScalar, c.Full, c.SharedKV, c.WideShared = false, false, false, FullAttention{}, 0, false
+			c.PerLayer, c.PerLayerVocab = 0, 0
 		},
 	})
 }

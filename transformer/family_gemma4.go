@@ -20,13 +20,18 @@ func init() {
 	})
 	register(family{
 		name: "gemma4_text", class: "Gemma4", ownLayers: true,
-		names: gemmaNames.with(func(n *names) { n.scalar = "layer_scalar" }),
-		std:   defaults{vocab: 262144, dim: 2304, hidden: 9216, layers: 30, heads: 8, kvHeads: 4, headDim: 256, context: 131072, bos: 2, eos: 1, pad: 0, tied: true},
+		names: gemmaNames.with(func(n *names) {
+			n.scalar = "layer_scalar"
+			n.perLayer = perLayerNames{tokens: "embed_tokens_per_layer", projection: "per_layer_model_projection", norm: "per_layer_projection_norm",
+				gate: "per_layer_input_gate", out: "per_layer_projection", post: "post_per_layer_input_norm"}
+		}),
+		std: defaults{vocab: 262144, dim: 2304, hidden: 9216, layers: 30, heads: 8, kvHeads: 4, headDim: 256, context: 131072, bos: 2, eos: 1, pad: 0, tied: true},
 		layers: func(c *Config) {
-			full := c.Full
+			full, shared, wide, elements, tokens := c.Full, c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab
 			ropedLayers(c)
 			c.NoRope, c.Rope.Interleaved, c.LocalRope.Interleaved = nil, false, false
 			c.PostNorms, c.ValueNorm, c.LayerScalar, c.Full = true, true, true, full
+			c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab = shared, wide, elements, tokens
 			c.Rope.Dim, c.LocalRope.Dim = cmp.Or(full.HeadDim, c.HeadDim), c.HeadDim
 		},
 		fields: func(f *fields, c *Config) {
@@ -38,6 +43,14 @@ func init() {
 			c.cap(f, "final_logit_softcapping", &c.LogitCap, 0)
 			f.only("use_bidirectional_attention", `"vision"`) // of tokens of images
 			c.unknown4(f)
+			loose(f, "hidden_size_per_layer_input", &c.PerLayer, 256)
+			if field(f, "vocab_size_per_layer_input", &c.PerLayerVocab, 262144); c.PerLayer == 0 {
+				c.PerLayerVocab = 0
+			}
+			field(f, "num_kv_shared_layers", &c.SharedKV, 0)
+			if field(f, "use_double_wide_mlp", &c.WideShared, false); c.SharedKV == 0 {
+				c.WideShared = false // which is of these layers
+			}
 			window, _ := c.window()
 			window = cmp.Or(window, 512)
 			field(f, "sliding_window", &window, 512)
@@ -53,20 +66,11 @@ func init() {
 
 // unknown4 refuses the parts of Gemma 4 that the stages do not compute.
 func (c *Config) unknown4(f *fields) {
-	for _, name := range []string{"hidden_size_per_layer_input", "num_kv_shared_layers"} {
-		f.put(name, 0)
-	}
 	f.put("enable_moe_block", false)
-	if n := optional(f, "hidden_size_per_layer_input", 256); n != 0 {
-		f.fail("hidden_size_per_layer_input", "%d: embeddings of each layer are not supported, want 0", n)
-	}
-	if n := get(f, "num_kv_shared_layers", 0); n != 0 {
-		f.fail("num_kv_shared_layers", "%d: layers that share keys and values are not supported, want 0", n)
-	}
 	if get(f, "enable_moe_block", false) {
 		f.fail("enable_moe_block", "true: experts beside an MLP are not supported, want false")
 	}
-	for _, name := range []string{"vocab_size_per_layer_input", "use_double_wide_mlp", "num_experts", "top_k_experts", "moe_intermediate_size"} {
+	for _, name := range []string{"num_experts", "top_k_experts", "moe_intermediate_size"} {
 		f.ignore(name) // of these parts
 	}
 }

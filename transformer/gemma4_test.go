@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -17,9 +18,16 @@ func TestGemma4Published(t *testing.T) {
 		{"31B", gemma4Text(`"vocab_size": 262144, "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32,
 			"num_key_value_heads": 16, "num_global_key_value_heads": 4, "attention_k_eq_v": true, "sliding_window": 1024, "hidden_size_per_layer_input": 0`),
 			30_697_345_340, []int{16, 256, 4, 512}},
+		{"E2B", gemma4Text(`"vocab_size": 262144, "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,
+			"num_key_value_heads": 1, "num_kv_shared_layers": 20, "use_double_wide_mlp": true, "attention_k_eq_v": false, "sliding_window": 512,
+			"hidden_size_per_layer_input": 256, "num_global_key_value_heads": null, "layer_types": [` + strings.Repeat(`"sliding_attention", "sliding_attention",
+			"sliding_attention", "sliding_attention", "full_attention", `, 7) + `""]`), 4_628_569_379, []int{1, 256, 1, 512}},
+		{"E4B", gemma4Text(`"vocab_size": 262144, "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 42, "num_attention_heads": 8,
+			"num_key_value_heads": 2, "num_kv_shared_layers": 18, "attention_k_eq_v": false, "sliding_window": 512, "hidden_size_per_layer_input": 256`),
+			7_463_013_418, []int{2, 256, 2, 512}},
 	} {
 		t.Run(k.name, func(t *testing.T) {
-			c, err := parseConfig([]byte(k.text))
+			c, err := parseConfig([]byte(strings.Replace(k.text, `, ""]`, `]`, 1)))
 			require.NoError(t, err)
 			require.Empty(t, c.Unread)
 			require.NoError(t, c.supported())
@@ -37,6 +45,9 @@ func TestGemma4Published(t *testing.T) {
 			require.Equal(t, k.layers, []int{c.KVHeads, c.HeadDim, c.Full.KVHeads, c.Full.HeadDim})
 			require.Equal(t, "gemma4", c.Whole)
 			require.Equal(t, Rope{Kind: RopeProportional, Theta: 1e6, Factor: 1, Dim: 512, Turned: 64}, c.Rope)
+			own := c.layout().body + c.block(c.Layers-1) + "self_attn.k_norm.weight" // which published folders have, and nobody reads
+			require.Equal(t, c.SharedKV > 0, c.passedOver(own, c.layout()))
+			require.False(t, c.passedOver(c.layout().body+"layers.3.self_attn.k_norm.weight", c.layout()))
 			_, err = c.Plan(4096)
 			require.NoError(t, err)
 		})
@@ -55,10 +66,12 @@ func gemma4Text(fields string) string {
 
 // TestGemma4Refuses: what no layer computes is an error that names the field.
 func TestGemma4Refuses(t *testing.T) {
-	const small = `{"model_type": "gemma4_text", "hidden_size_per_layer_input": 0, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]`
+	const small = `{"model_type": "gemma4_text", "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]`
 	for _, k := range []struct{ name, fields string }{
 		{"enable_moe_block", `"enable_moe_block": true`},
-		{"num_kv_shared_layers", `"num_kv_shared_layers": 1`},
+		{"SharedKV", `"num_kv_shared_layers": 1`},
+		{"SharedKV", `"num_kv_shared_layers": 2`},
+		{"PerLayer", `"hidden_size_per_layer_input": -1`},
 		{"use_bidirectional_attention", `"use_bidirectional_attention": "all"`},
 		{"per_layer_config.0", `"per_layer_config": {"0": {"head_dim": 64}}`},
 		{"per_layer_config.1.hidden_size", `"per_layer_config": {"1": {"hidden_size": 64}}`},

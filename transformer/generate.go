@@ -125,6 +125,10 @@ func (g *Generator) make() (err error) {
 		}
 		l := cache{widths: [2]int{c.keys(i), c.values(i)}}
 		l.rows, l.keep = g.options.cacheRows(window)
+		if l.widths[0] == 0 { // it reads the cache of another layer
+			g.layers = append(g.layers, l)
+			continue
+		}
 		for j, v := range []*snug.View{&l.k, &l.v} {
 			if *v, err = g.vector(g.m.dtype, l.rows, l.widths[j]); err != nil {
 				return err

@@ -43,7 +43,7 @@ func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*te
 // theirs to the cache.
 func attend(o *layers.Pass, a attends, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
 	q, k, v := a.Query(o, x)
-	width := list[0].m.config.attended(layer)
+	width, keys := list[0].m.config.attended(layer), list[0].m.config.keysOf(layer)
 	att := o.Get(width)
 	b := o.Batch
 	for i, g := range list {
@@ -55,7 +55,7 @@ func attend(o *layers.Pass, a attends, x *tensor, layer int, list []*Generator, 
 			return part(t.View, i*n, n)
 		}
 		o.Batch.Rows, o.Batch.Sequences, o.Batch.Longest = rows, 1, len(g.tokens)
-		g.look(o, a, &g.layers[layer], of(att), of(q), of(k), of(v))
+		g.look(o, a, &g.layers[keys], keys == layer, of(att), of(q), of(k), of(v))
 	}
 	o.Do(func() error { return seeAll(list) })
 	o.Batch = b
@@ -76,13 +76,15 @@ type sight struct {
 	err          error
 }
 
-// look adds the rows of a text to a cache, and prepares their attention. Without a k the rows of q have q, k and v side by side.
-func (g *Generator) look(o *layers.Pass, a attends, l *cache, att, q, k, v snug.View) {
-	g.append(o, l, q, k, v)
+// look adds the rows of a text to a cache, if that is the layer's own, and prepares their attention. Without a k the rows of q have q, k and v side by side.
+func (g *Generator) look(o *layers.Pass, a attends, l *cache, own bool, att, q, k, v snug.View) {
+	if own {
+		g.append(o, l, q, k, v)
+	}
 	c := a.Options(o)
 	c.SeqK, c.Align = l.used, attention.BottomRight
 	o.Do(func() error { return g.seeSpans(&c, o.Batch.Rows) })
-	if k.Len() == 0 { // queries lie within wider rows, keys and values do not any more
+	if k.Len() == 0 && own { // queries lie within wider rows, keys and values do not any more
 		apart := attention.SequenceMajor(c)
 		c.K, c.V = apart.K, apart.V
 	}

@@ -79,12 +79,13 @@ type Model struct {
 
 	pass       *layers.Pass
 	holders    holders
-	added      []Embeddings     // of the running batch
-	turned     bool             // the backward pass of a batch has begun
-	lastTokens []int32          // of ComputeNext
-	states     []snug.View      // of a layer with a Mixer, of the texts of a pass
-	input      tensor           // of the chain: nothing, since its first stage embeds the tokens
-	ropes      []*layers.Angles // of all layers, and of layers with a window if they have another one
+	added      []Embeddings        // of the running batch
+	turned     bool                // the backward pass of a batch has begun
+	lastTokens []int32             // of ComputeNext
+	states     []snug.View         // of a layer with a Mixer, of the texts of a pass
+	input      tensor              // of the chain: nothing, since its first stage embeds the tokens
+	keeps      []*layers.KeyValues // of layers whose keys and values others read
+	ropes      []*layers.Angles    // of all layers, and of layers with a window if they have another one
 	loss       fused.CrossEntropy
 	lossOf     func(*tensor) (*tensor, error)
 	probsOf    func(*tensor) (*tensor, error)
@@ -382,6 +383,9 @@ func (m *Model) Memory() Memory {
 	for _, r := range m.ropes {
 		ws += r.Bytes()
 	}
+	for _, s := range m.keeps {
+		ws += s.Bytes()
+	}
 	_, expanded := m.vera.Bytes()
 	ws += expanded + m.correctionBytes
 	return Memory{Weights: m.weightBytes, Paged: m.pagedBytes, Buffers: m.pass.Held(), Peak: m.pass.Peak(), Workspace: ws}
@@ -429,6 +433,9 @@ func (m *Model) Close() error {
 	err := errors.Join(m.pass.Close(), m.balance.Close(), m.folder.close())
 	for _, r := range m.ropes {
 		err = errors.Join(err, r.Close())
+	}
+	for _, s := range m.keeps {
+		err = errors.Join(err, s.Close())
 	}
 	for _, free := range m.free {
 		err = errors.Join(err, free())

@@ -38,7 +38,7 @@ func plans(t testing.TB, c remat.Costs) (list []remat.Plan) {
 // TestPlans: every plan has the gradients of the plan that keeps everything, bit for bit, and
 // takes at most the bytes that it predicts.
 func TestPlans(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGemma4(), tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGemma4(), tinyShared(), tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
 			m := newTiny(t, c, Options{Seed: 3, DType: dt})
 			b := someBatch(7, c.Vocab, 3, 10)
@@ -72,7 +72,7 @@ func TestTransients(t *testing.T) {
 	plain.QKNorm, plain.QKVBias, plain.OutBias = false, false, false
 	wide := tiny()
 	wide.Dim, wide.Hidden, wide.Family, wide.QKNorm = 40, 3, "llama", false
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGemma4(), plain, wide, tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGemma4(), tinyShared(), plain, wide, tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
 		for _, o := range []Options{
 			{DType: snug.F32}, {DType: snug.BF16}, {Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8}},
 			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 9, Alpha: 8, Dropout: 0.5, Ranks: map[string]int{"v_proj|c_proj": 2}}},

@@ -41,6 +41,10 @@ func (g *Generator) Prefix(n int) (_ *Prefix, err error) {
 	p.bytes = 4 * int64(n)
 	for _, from := range g.layers {
 		l := cache{widths: from.widths, rows: n, used: n}
+		if l.widths[0] == 0 {
+			p.layers = append(p.layers, l)
+			continue
+		}
 		for j, v := range []*snug.View{&l.k, &l.v} {
 			var free func() error
 			if *v, free, err = snug.MakeView(g.m.dev, g.m.dtype, n*l.widths[j]); err != nil {
@@ -78,6 +82,9 @@ func (g *Generator) PromptPrefix(p *Prefix, n int) (err error) {
 	}
 	g.m.pass.Number++ // as before a first pass
 	for i := range g.layers {
+		if g.layers[i].widths[0] == 0 {
+			continue
+		}
 		if err := copyRows(&g.layers[i], &p.layers[i], n); err != nil {
 			return err
 		}

@@ -150,6 +150,7 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 		forward = giga * float64(c.Dim) * float64(3*(c.Experts.Chosen*c.Experts.Hidden+c.Experts.Shared)+c.Experts.Count)
 		return forward, 3 * forward
 	}
+	c = c.of(s.index / 2)
 	matrices := 2
 	if c.Gated {
 		matrices = 3
@@ -169,6 +170,10 @@ func (m *Model) makeStages() {
 	if m.chain = m.pass.Chain(); m.options.Checkpoints != nil {
 		m.chain.Store = m.store
 	}
+	m.table = layers.Embedding{Table: m.param(c.embedding()), Scale: float32(c.EmbeddingScale)}
+	if c.LearnedPositions {
+		m.table.Positions = m.param(c.positions())
+	}
 	for i := range c.Layers {
 		first := &stage{m, 2 * i, nil}
 		if x := c.mixer(i); x != nil {
@@ -185,10 +190,6 @@ func (m *Model) makeStages() {
 	}
 	for _, s := range m.stages {
 		m.chain.Stages = append(m.chain.Stages, s)
-	}
-	m.table = layers.Embedding{Table: m.param(c.embedding()), Scale: float32(c.EmbeddingScale)}
-	if c.LearnedPositions {
-		m.table.Positions = m.param(c.positions())
 	}
 	m.last = m.norm(c.names().norm)
 	if m.head = m.table.Table; !c.Tied {
@@ -243,15 +244,20 @@ func (m *Model) attentionLayer(layer int) attends {
 	switch {
 	case c.packed():
 		a.QKV = []linear{m.linear(block+n.qkv, c.Dim, queries+2*keys)}
+	case c.reads(layer):
+		a.QKV, a.Reads = []linear{m.linear(block+n.q, c.Dim, queries)}, m.keyValues(c.keysOf(layer))
 	case c.Full.KeysAreValues:
 		a.QKV = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys)}
 	default:
 		a.QKV = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys), m.linear(block+n.v, c.Dim, keys)}
 	}
 	if c.QKNorm {
-		a.QNorm, a.KNorm = m.norm(block+n.qNorm), m.norm(block+n.kNorm)
+		a.QNorm = m.norm(block + n.qNorm)
 	}
-	if c.ValueNorm {
+	if c.QKNorm && !c.reads(layer) {
+		a.KNorm = m.norm(block + n.kNorm)
+	}
+	if c.ValueNorm && !c.reads(layer) {
 		a.VNorm = layers.Norm{Unit: c.HeadDim, Eps: float32(c.NormEps)}
 	}
 	if c.Sinks {
@@ -265,8 +271,18 @@ func (m *Model) attentionLayer(layer int) attends {
 	return a
 }
 
-// scaled returns the second half of a layer times the number of the layer, if it has one.
+// scaled returns the second half of a layer with the embedding and times the number of the layer, if it has them.
 func (m *Model) scaled(layer int, h half) half {
+	if c := &m.config; c.PerLayer > 0 {
+		n, block := &c.names().perLayer, c.block(layer)
+		b := &layers.PerLayer{Layer: h, Table: &m.table, Tokens: m.param(n.tokens + ".weight"), Projection: m.param(n.projection + ".weight"),
+			Norm: m.norm(n.norm), Post: m.norm(block + n.post), Activation: activations[c.Activation], Index: layer, Count: c.Layers}
+		b.Norm.Eps *= float32(c.Dim) // of what transformers divides by the root of Dim before
+		b.Gate = []linear{m.linear(block+n.gate, c.Dim, c.PerLayer)}
+		b.Out = []linear{m.linear(block+n.out, c.PerLayer, c.Dim)}
+		m.addLayers(b.Gate, b.Out)
+		h = b
+	}
 	if !m.config.LayerScalar {
 		return h
 	}
@@ -301,9 +317,19 @@ func (m *Model) latentLayer(layer int) *layers.Latent {
 	return b
 }
 
+// keyValues returns the keys and values of a layer that others read, and has the layer keep them.
+func (m *Model) keyValues(layer int) *layers.KeyValues {
+	a := m.stages[2*layer].half.(*layers.Attention)
+	if a.Keeps == nil {
+		a.Keeps = &layers.KeyValues{}
+		m.keeps = append(m.keeps, a.Keeps)
+	}
+	return a.Keeps
+}
+
 // mlpLayer makes the second half of a layer without experts. Without a gate the bias of up is a part of the activation.
 func (m *Model) mlpLayer(layer int) *layers.MLP {
-	c, n, block := &m.config, m.config.names(), m.config.block(layer)
+	c, n, block := m.config.of(layer), m.config.names(), m.config.block(layer)
 	b := &layers.MLP{Norm: m.norm(block + n.mlpNorm), Activation: activations[c.Activation]}
 	if c.PostNorms {
 		b.Post = m.norm(block + n.mlpPost)

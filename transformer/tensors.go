@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -87,6 +88,11 @@ func (c *Config) tensorsOf(in layout) *lister {
 	if c.LearnedPositions {
 		l.add(c.positions(), c.Context, c.Dim)
 	}
+	if c.PerLayer > 0 {
+		l.add(n.perLayer.tokens+".weight", c.PerLayerVocab, c.Layers*c.PerLayer)
+		l.add(n.perLayer.projection+".weight", c.Layers*c.PerLayer, c.Dim)
+		l.add(n.perLayer.norm+".weight", c.PerLayer)
+	}
 	for i := range c.Layers {
 		l.prefix, l.stage = in.body+c.block(i), 2*i
 		if x := c.mixer(i); x != nil {
@@ -99,10 +105,15 @@ func (c *Config) tensorsOf(in layout) *lister {
 		if c.hasExperts(i) {
 			l.experts()
 		} else {
-			l.mlp()
+			l.mlp(c.of(i))
 		}
 		if c.PostNorms {
 			l.norm(n.mlpPost)
+		}
+		if c.PerLayer > 0 {
+			l.linear(n.perLayer.gate, c.PerLayer, c.Dim, false)
+			l.linear(n.perLayer.out, c.Dim, c.PerLayer, false)
+			l.norm(n.perLayer.post)
 		}
 		if c.LayerScalar {
 			l.add(n.scalar, 1)
@@ -158,6 +169,7 @@ func (l *lister) norm(name string) {
 // attention lists the first half of a layer.
 func (l *lister) attention(c *Config) {
 	n, queries, keys := l.names, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
+	shared := c.reads(l.stage / 2)
 	l.norm(n.attentionNorm)
 	if c.latent() {
 		l.latent()
@@ -167,14 +179,18 @@ func (l *lister) attention(c *Config) {
 		l.linear(n.qkv, queries+2*keys, l.Dim, l.QKVBias)
 	} else {
 		l.linear(n.q, queries, l.Dim, l.QKVBias)
-		l.linear(n.k, keys, l.Dim, l.QKVBias)
-		if !c.Full.KeysAreValues {
+		if !shared {
+			l.linear(n.k, keys, l.Dim, l.QKVBias)
+		}
+		if !c.Full.KeysAreValues && !shared {
 			l.linear(n.v, keys, l.Dim, l.QKVBias)
 		}
 	}
 	if l.QKNorm {
 		l.add(n.qNorm+".weight", c.HeadDim)
-		l.add(n.kNorm+".weight", c.HeadDim)
+		if !shared {
+			l.add(n.kNorm+".weight", c.HeadDim)
+		}
 	}
 	if l.Sinks {
 		l.add(n.sinks, l.Heads)
@@ -205,16 +221,16 @@ func (l *lister) latent() {
 }
 
 // mlp lists the matrices of an MLP.
-func (l *lister) mlp() {
+func (l *lister) mlp(c *Config) {
 	if l.names.gateUp != "" {
-		l.linear(l.names.gateUp, 2*l.Hidden, l.Dim, l.MLPBias)
+		l.linear(l.names.gateUp, 2*c.Hidden, l.Dim, l.MLPBias)
 	} else {
 		if l.Gated {
-			l.linear(l.names.gate, l.Hidden, l.Dim, l.MLPBias)
+			l.linear(l.names.gate, c.Hidden, l.Dim, l.MLPBias)
 		}
-		l.linear(l.names.up, l.Hidden, l.Dim, l.MLPBias || l.UpBias)
+		l.linear(l.names.up, c.Hidden, l.Dim, l.MLPBias || l.UpBias)
 	}
-	l.linear(l.names.down, l.Dim, l.Hidden, l.MLPBias)
+	l.linear(l.names.down, l.Dim, c.Hidden, l.MLPBias)
 }
 
 // experts lists the router and the experts of a layer.
@@ -243,6 +259,19 @@ func (l *lister) experts() {
 // of returns the name of a part of an expert.
 func (n *expertNames) of(expert int, part string) string {
 	return fmt.Sprintf("%s%d.%s", n.experts, expert, part)
+}
+
+// isPerLayer reports whether a matrix is one that all layers share, see [layers.PerLayer]. It stays in floats and has no adapter.
+func (c *Config) isPerLayer(name string) bool {
+	n := &c.names().perLayer
+	return c.PerLayer > 0 && (name == n.tokens+".weight" || name == n.projection+".weight")
+}
+
+// isUnused reports whether a tensor is of keys and values of a layer that reads another's.
+func (c *Config) isUnused(name string) bool {
+	n := c.names()
+	return c.SharedKV > 0 && strings.HasPrefix(name, n.block+".") && c.reads(c.layerOf(name)) &&
+		slices.ContainsFunc([]string{n.k, n.v, n.kNorm, "self_attn.v_norm"}, func(m string) bool { return strings.Contains(name, "."+m+".") })
 }
 
 // isFixed reports whether a parameter never trains: in transformers it is a buffer.

@@ -60,6 +60,7 @@ ADAPTERS = {
     "gemma3_images": ("gemma3_images", False, {"target_modules": ["q_proj", "k_proj", "gate_proj", "down_proj"], "r": 3, "lora_alpha": 6,
                                                "rank_pattern": {r"language_model\.layers\.1\..*q_proj": 2}}),
     "gemma4_lora": ("gemma4", False, ALL),
+    "gemma4_shared_lora": ("gemma4_shared", False, {**ALL, "lora_alpha": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection"]}),
     "gpt2_lora": ("gpt2", False, {**ALL, "fan_in_fan_out": True}),
     "gpt2_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True}),
     "llama_dora": ("llama", False, {**ALL, "use_dora": True}),

@@ -109,6 +109,12 @@ MODELS = {
                                "hidden_size_per_layer_input": 0, "layer_types": ["sliding_attention", "full_attention", "full_attention"], "rope_parameters": {
                                    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 50.0},
                                    "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}}),
+    "gemma4_shared": ("gemma4_text", {**SMALL, "num_hidden_layers": 5, "intermediate_size": 28, "sliding_window": 5, "pad_token_id": None, "tie_word_embeddings": True,
+                                      "global_head_dim": 12, "hidden_size_per_layer_input": 6, "vocab_size_per_layer_input": 48, "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+                                      "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+                                      "rope_parameters": {
+                                          "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 50.0},
+                                          "sliding_attention": {"rope_type": "default", "rope_theta": 20.0}}}),
     "mixtral": ("mixtral", {**SMALL, "intermediate_size": 20, "num_local_experts": 4, "sliding_window": 7, "output_router_logits": True,
                             "router_aux_loss_coef": 0.1, "tie_word_embeddings": False}),
     "qwen3_moe": ("qwen3_moe", {**SMALL, "num_hidden_layers": 3, "moe_intermediate_size": 12, "num_experts": 5, "num_experts_per_tok": 2,
@@ -217,11 +223,13 @@ def make(name, family, fields, again=0):
             elif p.dim() == 3:
                 p.normal_(0, 0.2)
             elif p.dim() == 2 and "_bias" not in key:
-                p.normal_(0, 0.5 if "embed" in key or "wte" in key else 0.12)
+                p.normal_(0, 0.3 if family == "gemma4_text" and "embed" in key else 0.5 if "embed" in key or "wte" in key else 0.12)
             elif key.endswith("bias"):
                 p.normal_(0, 0.2)
             elif family == "gemma4_text" and key.endswith(("q_norm.weight", "k_norm.weight")):
-                p.normal_(0.5, 0.1)  # its scores have no other scale
+                p.normal_(0.3, 0.1)  # its scores have no other scale
+            elif family == "gemma4_text" and ".post_" in key:
+                p.normal_(0.5, 0.2)
             else:
                 p.normal_(0 if family.startswith("gemma") and family != "gemma4_text" else 1, 0.3)
             p.copy_(p.bfloat16().float())
