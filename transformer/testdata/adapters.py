@@ -74,6 +74,8 @@ ADAPTERS = {
     "gpt2_vera": ("gpt2", False, {"vera": True, "target_modules": ["c_attn", "c_proj"], "r": 5, "projection_prng_key": 2**32 + 1, "fan_in_fan_out": True}),
     "gpt2_dora_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
     "phi3_lora": ("phi3", False, ALL),
+    "deepseek_v3_lora": ("deepseek_v3", False, {**ALL, "r": 1, "target_modules": r".*\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"}),
+    "youtu_nf4": ("youtu", True, ALL),
     "ministral3_lora": ("ministral3", False, ALL),
     "lfm2_lora": ("lfm2", False, ALL),
     "glm4_nf4": ("glm4", True, {"target_modules": ["q_proj", "gate_up_proj"], "r": 3, "lora_alpha": 6}),
