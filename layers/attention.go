@@ -16,7 +16,8 @@ import (
 type Attention struct {
 	Norm                    Norm
 	QKV, Out                []Linear   // QKV: three layers, or one for q, k and v side by side, or two, whose k is v too; Out: one
-	QNorm, KNorm            Norm       // of heads
+	QNorm, KNorm            Norm       // of heads, or of all heads of a row together
+	NormLast                bool       // QNorm and KNorm follow the rope; without VNorm, Keeps and Reads
 	VNorm                   Norm       // of heads of values, beside QNorm and KNorm
 	Post                    Norm       // of the output
 	Sinks                   *Param     // of Heads elements, see [attention.Sinks]; nil for none
@@ -65,6 +66,8 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: a Plain Attention goes without Bidirectional and Softcap: %w", snug.ErrConfig)
 	case b.packed() && !b.QNorm.none():
 		return 0, fmt.Errorf("layers: an Attention with one QKV goes without norms of heads: %w", snug.ErrConfig)
+	case b.NormLast && (b.QNorm.none() || !b.VNorm.none() || b.Keeps != nil || b.Reads != nil):
+		return 0, fmt.Errorf("layers: an Attention with NormLast wants norms of q and k, and goes without VNorm, Keeps and Reads: %w", snug.ErrConfig)
 	case b.QNorm.none() && !b.VNorm.none(), len(b.QKV) == 2 && b.VNorm.none():
 		return 0, fmt.Errorf("layers: an Attention with a VNorm wants a QNorm, and one whose keys are its values a VNorm: %w", snug.ErrConfig)
 	case b.Parts && (!b.Bidirectional || b.Source != nil):
@@ -172,6 +175,9 @@ func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 		}
 	}
 	p.Put(h)
+	if b.NormLast { // what the norms take, and their backward step, has turned
+		b.rotate(p, q, k, fused.Rotary)
+	}
 	return q, k, v
 }
 
@@ -216,7 +222,9 @@ func (b *Attention) ready(p *Pass, qs, ks, vs Stats, q, k, v *Tensor) (*Tensor, 
 			b.VNorm.Compute(p, v, vs, fromV)
 		}
 	}
-	b.rotate(p, q, k, fused.Rotary)
+	if !b.NormLast {
+		b.rotate(p, q, k, fused.Rotary)
+	}
 	return q, k, v
 }
 
@@ -258,7 +266,9 @@ func (b *Attention) Query(p *Pass, x *Tensor) (q, k, v *Tensor) {
 		b.QNorm.Compute(p, q, Stats{}, q)
 		b.KNorm.Compute(p, k, Stats{}, k)
 	}
-	b.rotate(p, q, k, fused.Rotary)
+	if !b.NormLast {
+		b.rotate(p, q, k, fused.Rotary)
+	}
 	return q, k, v
 }
 
@@ -344,7 +354,7 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 	var qs, ks, vs Stats
 	q, k, v := s.q, s.k, s.v
 	if !b.QNorm.none() {
-		qs, ks, vs = b.QNorm.NewStats(p, b.Heads), b.KNorm.NewStats(p, b.KVHeads), b.VNorm.NewStats(p, b.KVHeads)
+		qs, ks, vs = b.QNorm.NewStats(p, b.queries()/max(1, b.QNorm.cols())), b.KNorm.NewStats(p, b.keys()/max(1, b.KNorm.cols())), b.VNorm.NewStats(p, b.KVHeads)
 		q, k, v = b.ready(p, qs, ks, vs, q, k, v)
 	} else if b.Reads != nil {
 		k, v = b.Reads.read(p, b.keys())
@@ -358,7 +368,9 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 		p.Put(dk, dv)
 		dk, dv = nil, nil
 	}
-	b.rotate(p, dq, dk, fused.RotaryBackward)
+	if !b.NormLast {
+		b.rotate(p, dq, dk, fused.RotaryBackward)
+	}
 	if !b.QNorm.none() {
 		b.drop(p, q, k, v)
 		b.QNorm.Gradients(p, dq, dq, qs, s.q, 0)
@@ -367,6 +379,9 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 			dv = b.valueGradients(p, dk, dv, vs, s)
 		}
 		p.Put(qs.mean, qs.rstd, ks.mean, ks.rstd, vs.mean, vs.rstd)
+	}
+	if b.NormLast {
+		b.rotate(p, dq, dk, fused.RotaryBackward)
 	}
 	if b.frees() {
 		p.Put(s.att, s.q, s.k, s.v)

@@ -45,7 +45,11 @@ func (d *definition) linear(l *Linear, x []float64) (y []float64) {
 
 func (d *definition) norm(n Norm, x []float64) (y []float64) {
 	if n.none() {
-		return slices.Clone(x)
+		y = slices.Clone(x)
+		for i := range y {
+			y[i] *= max(float64(n.Factor), map[bool]float64{true: 1}[n.Factor == 0])
+		}
+		return y
 	}
 	for row := range slices.Chunk(x, n.cols()) {
 		if n.ScaleOnly {
@@ -114,7 +118,9 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 			q, k, v = append(q, row[:b.queries()]...), append(k, row[b.queries():][:b.keys()]...), append(v, row[b.queries()+b.keys():]...)
 		}
 	}
-	q, k, v = d.norm(b.QNorm, q), d.norm(b.KNorm, k), d.norm(b.VNorm, v)
+	if v = d.norm(b.VNorm, v); !b.NormLast {
+		q, k = d.norm(b.QNorm, q), d.norm(b.KNorm, k)
+	}
 	if b.Rope != nil {
 		inverse, _, err := b.Rope.Rope().Frequencies(0)
 		if err != nil {
@@ -135,6 +141,9 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 				}
 			}
 		}
+	}
+	if b.NormLast {
+		q, k = d.norm(b.QNorm, q), d.norm(b.KNorm, k)
 	}
 	out := make([]float64, len(q))
 	for row := range d.batch.Rows {

@@ -3,6 +3,7 @@ package layers
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/snug-ml/snug"
@@ -222,6 +223,10 @@ func blockWidth(in int, norm, post Norm, matrices []Linear, out Linear, inner in
 	if _, err := out.Width(inner); err != nil {
 		return err
 	}
+	if f := post.Factor; !(f >= 0 && f <= math.MaxFloat32) || f != 0 && !post.none() {
+		return fmt.Errorf("layers: the Factor of a Post is %v, want a number of 0 or more, and no Weight beside it: %w", f, snug.ErrConfig)
+	}
+	post.Factor = 0
 	for _, n := range [...]Norm{norm, post} {
 		if _, err := n.Width(in); err != nil {
 			return err
@@ -252,6 +257,12 @@ func (s *blockSaved) keepPost(p *Pass, post Norm, width int) {
 
 // leave computes y = x + post(in·w + b), the end of a block. s, unless nil, keeps what the backward step of post needs.
 func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
+	if post.none() && post.Factor != 0 {
+		l.compute(p, y, in, 0)
+		p.Do(func() error { return multiply(y.View, y.Len(), post.Factor) })
+		p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+		return
+	}
 	if post.none() {
 		p.copyTo(y, x)
 		l.compute(p, y, in, 1)
@@ -266,9 +277,15 @@ func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
 }
 
-// leaveBackward returns the gradient of in·w + b for the gradient d of leave's y: d itself if there is no post,
+// leaveBackward returns the gradient of in·w + b for the gradient d of leave's y: d itself if there is neither a post nor a factor,
 // otherwise a new tensor.
 func leaveBackward(p *Pass, d *Tensor, post Norm, s *blockSaved) *Tensor {
+	if post.none() && post.Factor != 0 {
+		half := p.Get(p.width(d))
+		p.copyTo(half, d)
+		p.Do(func() error { return multiply(half.View, half.Len(), post.Factor) })
+		return half
+	}
 	if post.none() {
 		return d
 	}

@@ -54,7 +54,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		return l
 	}
 	post := func() (n Norm) {
-		switch rapid.IntRange(0, 2).Draw(t, "post") {
+		switch rapid.IntRange(0, 3).Draw(t, "post") {
+		case 3:
+			n.Factor = 0.75
 		case 1:
 			n = *NewRMSNorm("post", width)
 		case 2:
@@ -111,7 +113,10 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			b.QKV = []Linear{linear("q", width, q), linear("k", width, kv), linear("v", width, kv)}
 			if flip("norms of heads") {
 				b.QNorm, b.KNorm = *NewRMSNorm("qnorm", dim), *NewRMSNorm("knorm", dim)
-				if flip("norm of values") {
+				if flip("norms of all heads") {
+					b.QNorm, b.KNorm = *NewRMSNorm("qnorm", q), *NewRMSNorm("knorm", kv)
+				}
+				if b.NormLast = flip("norms last"); !b.NormLast && flip("norm of values") {
 					if b.VNorm = (Norm{Unit: dim, Eps: 1e-6}); flip("keys are values") {
 						b.QKV = b.QKV[:2]
 					}

@@ -14,9 +14,12 @@ import (
 type Norm struct {
 	Weight, Bias *Param
 	Eps          float32
-	Unit         int  // elements of an RMSNorm without a Weight, whose factors are 1; 0 for others
-	PlusOne      bool // multiplies by 1+w in place of w; see [Pass.GrowOnes]
-	ScaleOnly    bool // a LayerScale, which multiplies by w and normalizes nothing, see [NewLayerScale]; without a Bias
+	Unit         int // elements of an RMSNorm without a Weight, whose factors are 1; 0 for others
+	// Factor is of a Post without a Weight: it normalizes nothing, and what enters the residual stream is multiplied by it, as in Granite.
+	// 0 is no such factor.
+	Factor    float32
+	PlusOne   bool // multiplies by 1+w in place of w; see [Pass.GrowOnes]
+	ScaleOnly bool // a LayerScale, which multiplies by w and normalizes nothing, see [NewLayerScale]; without a Bias
 }
 
 // NewRMSNorm returns an RMSNorm over cols elements, with the parameter name.weight.
@@ -177,6 +180,8 @@ func (p *Pass) gradients(weight, bias *Param) (dweight, dbias snug.View, into sn
 // Width implements [Layer].
 func (n Norm) Width(in int) (int, error) {
 	switch {
+	case n.Factor != 0:
+		return 0, fmt.Errorf("layers: a Norm with a Factor, which only a Post has: %w", snug.ErrConfig)
 	case n.none():
 		return in, nil
 	case n.Weight == nil && (n.Bias != nil || n.ScaleOnly || n.PlusOne || n.Unit < 0):
