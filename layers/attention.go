@@ -14,8 +14,11 @@ import (
 // With a Source it is cross-attention: keys and values are of the source, and all queries see all rows of their sequence.
 // It keeps q, k, v, the output of attention and a number for each row and head; the backward step computes the norm again.
 type Attention struct {
-	Norm                    Norm
-	QKV, Out                []Linear   // QKV: three layers, or one for q, k and v side by side, or two, whose k is v too; Out: one
+	Norm     Norm
+	QKV, Out []Linear // QKV: three layers, or one for q, k and v side by side, or two, whose k is v too; Out: one
+	// Interleaved says that the outputs of one QKV are q, k and v of a head, and then those of the next, as in GPT-NeoX. They are
+	// copied apart, and so are their gradients: head by head on devices other than the CPU, too, where that is slow.
+	Interleaved             bool
 	QNorm, KNorm            Norm       // of heads, or of all heads of a row together
 	NormLast                bool       // QNorm and KNorm follow the rope; without VNorm, Keeps and Reads
 	VNorm                   Norm       // of heads of values, beside QNorm and KNorm
@@ -64,6 +67,8 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: an Attention of %d heads and %d of keys, of %d elements: want heads that divide the width, and a multiple of those of keys: %w", b.Heads, b.KVHeads, b.HeadDim, snug.ErrConfig)
 	case b.Plain && (b.Bidirectional || b.Softcap != 0):
 		return 0, fmt.Errorf("layers: a Plain Attention goes without Bidirectional and Softcap: %w", snug.ErrConfig)
+	case b.Interleaved && (len(b.QKV) != 1 || b.Heads != b.KVHeads || b.Source != nil):
+		return 0, fmt.Errorf("layers: an Interleaved Attention has one QKV, as many heads of keys as of queries, and no Source: %w", snug.ErrConfig)
 	case b.packed() && !b.QNorm.none():
 		return 0, fmt.Errorf("layers: an Attention with one QKV goes without norms of heads: %w", snug.ErrConfig)
 	case b.NormLast && (b.QNorm.none() || !b.VNorm.none() || b.Keeps != nil || b.Reads != nil):
@@ -86,7 +91,7 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: an Attention with heads of %d elements, of which %d turn by a rope with a factor: want Scaled Angles: %w", b.HeadDim, b.Rope.Rope().Dim, snug.ErrConfig)
 	}
 	want := [...]int{b.queries(), b.keys(), b.keys()}
-	if b.packed() {
+	if b.packed() || b.Interleaved {
 		want[0] += 2 * b.keys()
 	}
 	for i := range b.QKV {
@@ -158,11 +163,22 @@ func (b *Attention) options(p *Pass) attention.Options {
 	return attention.SequenceMajor(o)
 }
 
-func (b *Attention) packed() bool { return len(b.QKV) == 1 && b.Reads == nil }
+// packed reports whether q, k and v are one tensor.
+func (b *Attention) packed() bool { return len(b.QKV) == 1 && b.Reads == nil && !b.Interleaved }
 
 // project computes q, k and v from the normalized input.
 func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 	h := p.Get(b.dim())
+	if b.Interleaved {
+		b.Norm.Compute(p, h, s, x)
+		all := p.Get(b.QKV[0].Out)
+		b.QKV[0].compute(p, all, h, 0)
+		p.Put(h)
+		q, k, v = b.makeQKV(p, 3)
+		b.interleave(p, all, q, k, v, false)
+		p.Put(all)
+		return q, k, v
+	}
 	q, k, v = b.makeQKV(p, len(b.QKV))
 	b.Norm.Compute(p, h, s, x)
 	for i, y := range [...]*Tensor{q, k, v} {
@@ -179,6 +195,25 @@ func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 		b.rotate(p, q, k, fused.Rotary)
 	}
 	return q, k, v
+}
+
+// interleave copies the q, k and v of all heads out of the rows of all, or into them.
+func (b *Attention) interleave(p *Pass, all, q, k, v *Tensor, into bool) {
+	n := b.HeadDim
+	p.Do(func() error {
+		for i, t := range [...]*Tensor{q, k, v} {
+			for at := range p.rows * b.Heads {
+				to, from := part(t.View, at*n, n), part(all.View, (3*at+i)*n, n)
+				if into {
+					to, from = from, to
+				}
+				if err := snug.Copy(to, from); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // makeQKV makes tensors for q, k and v, or the first ones, or one for all three side by side.
@@ -305,10 +340,16 @@ func (b *Attention) save(p *Pass, x *Tensor, whole bool) *attentionSaved {
 		return &attentionSaved{blockSaved: blockSaved{output: output{&Tensor{}}}}
 	}
 	s := newSaved[attentionSaved](p)
+	b.saveInto(p, s, x, x, whole)
+	return s
+}
+
+// saveInto is save for a set, where the attention of from is added to x.
+func (b *Attention) saveInto(p *Pass, s *attentionSaved, x, from *Tensor, whole bool) {
 	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
 	s.keepPost(p, b.Post, b.dim())
 	s.att, s.lse = p.Get(b.queries()), b.keepScores(p)
-	s.q, s.k, s.v = b.project(p, s.norm, x)
+	s.q, s.k, s.v = b.project(p, s.norm, from)
 	q, k, v := b.ready(p, Stats{}, Stats{}, Stats{}, s.q, s.k, s.v)
 	b.Keeps.keep(p, k, v)
 	b.attend(p, s.att, s.lse, q, k, v)
@@ -316,7 +357,6 @@ func (b *Attention) save(p *Pass, x *Tensor, whole bool) *attentionSaved {
 	if whole || !b.Post.none() {
 		leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
 	}
-	return s
 }
 
 // ForwardSave implements [Layer].
@@ -333,11 +373,12 @@ func (b *Attention) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor
 	if p.refuses(b, x) {
 		return dy
 	}
-	b.backward(p, x, kept.(*attentionSaved), dy)
+	b.backward(p, x, kept.(*attentionSaved), dy, dy, 1)
 	return dy
 }
 
-func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
+// backward computes dx = beta·dx + the gradient of x from the gradient d of what the block adds; dx may be d.
+func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d, dx *Tensor, beta float32) {
 	if b.frees() { // the next stage, which read y, is done with its backward step
 		p.Put(s.y)
 		s.y = nil
@@ -387,6 +428,12 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 		p.Put(s.att, s.q, s.k, s.v)
 		s.att, s.q, s.k, s.v = nil, nil, nil, nil
 	}
+	if b.Interleaved {
+		all := p.Get(b.QKV[0].Out)
+		b.interleave(p, all, dq, dk, dv, true)
+		p.Put(dq, dk, dv)
+		dq, dk, dv = all, nil, nil
+	}
 	h := p.Get(b.dim())
 	if anyTrains(b.QKV) {
 		b.Norm.Compute(p, h, Stats{}, x)
@@ -399,7 +446,7 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d *Tensor) {
 		b.onSource(p, func() { b.Source.backward(p, b.QKV[1:], dk, dv) })
 	}
 	p.Put(dq, dk, dv)
-	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
+	b.Norm.Gradients(p, dx, dh, s.norm, x, beta)
 	p.Put(dh)
 }
 

@@ -109,6 +109,12 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 	q, k, v := d.linear(&b.QKV[0], h), []float64(nil), []float64(nil)
 	if b.Source != nil {
 		k, v = d.linear(&b.QKV[1], d.source), d.linear(&b.QKV[2], d.source)
+	} else if b.Interleaved {
+		var all []float64
+		all, q = q, nil
+		for head := range slices.Chunk(all, 3*b.HeadDim) {
+			q, k, v = append(q, head[:b.HeadDim]...), append(k, head[b.HeadDim:2*b.HeadDim]...), append(v, head[2*b.HeadDim:]...)
+		}
 	} else if !b.packed() {
 		k, v = d.linear(&b.QKV[1], h), d.linear(&b.QKV[len(b.QKV)-1], h)
 	} else {
@@ -263,6 +269,15 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.shortConv(l, d.linear(&l.In[0], d.norm(l.Norm, x))))))
 	case *Attention:
 		return d.attention(l, x)
+	case *Parallel:
+		h := d.norm(l.Norm, x)
+		y := slices.Clone(x)
+		for _, half := range []Layer{l.Attention, l.MLP} {
+			for i, z := range d.layer(half, "silu", h) {
+				y[i] += z - h[i]
+			}
+		}
+		return y
 	case *Experts:
 		return d.experts(l, x)
 	case *Latent:

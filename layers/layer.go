@@ -80,7 +80,7 @@ func (p *Pass) ReleaseSaved(s Saved) {
 		p.sets = append(p.sets, outer.inner)
 	}
 	switch s.(type) { // newSaved uses these again
-	case *output, *normSaved, *batchSaved, *perLayerSaved, *attentionSaved, *latentSaved, *shortConvSaved, *mlpSaved, *expertsSaved, *maxPoolSaved:
+	case *output, *normSaved, *batchSaved, *perLayerSaved, *attentionSaved, *parallelSaved, *latentSaved, *shortConvSaved, *mlpSaved, *expertsSaved, *maxPoolSaved:
 		p.sets = append(p.sets, s)
 	}
 }
@@ -255,7 +255,7 @@ func (s *blockSaved) keepPost(p *Pass, post Norm, width int) {
 	}
 }
 
-// leave computes y = x + post(in·w + b), the end of a block. s, unless nil, keeps what the backward step of post needs.
+// leave computes y = x + post(in·w + b), the end of a block; without a post y may be x. s, unless nil, keeps what the backward step of post needs.
 func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 	if post.none() && post.Factor != 0 {
 		l.compute(p, y, in, 0)
@@ -264,7 +264,9 @@ func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 		return
 	}
 	if post.none() {
-		p.copyTo(y, x)
+		if y != x {
+			p.copyTo(y, x)
+		}
 		l.compute(p, y, in, 1)
 		return
 	}

@@ -72,7 +72,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 9).Draw(t, "layer") {
+	switch rapid.IntRange(0, 10).Draw(t, "layer") {
+	case 10:
+		return someParallel(width, norm, linear, flip), ""
 	case 9:
 		return someExperts(t, width, norm, linear), ""
 	case 7:
@@ -222,6 +224,8 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		each(append(slices.Clone(b.In), b.Down...)...)
 	case *Attention:
 		each(append(slices.Clone(l.QKV), l.Out...)...)
+	case *Parallel:
+		each(slices.Concat(l.Attention.QKV, l.Attention.Out, l.MLP.In, l.MLP.Down)...)
 	case *Experts:
 		each(l.linears()...)
 	case *Latent:
@@ -236,6 +240,23 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		}
 	}
 	return params
+}
+
+// someParallel returns a Parallel with one norm or two, and heads in one matrix by turns or side by side.
+func someParallel(width int, norm func(string, int) Norm, linear func(string, int, int) Linear, flip func(string) bool) *Parallel {
+	const heads, dim, hidden = 2, 4, 5
+	b := &Parallel{
+		Attention: &Attention{Heads: heads, KVHeads: heads, HeadDim: dim, Scale: 0.4, QKV: []Linear{linear("qkv", width, 3*heads*dim)},
+			Out: []Linear{linear("out", heads*dim, width)}, Interleaved: flip("interleaved")},
+		MLP: &MLP{Activation: SiLU, In: []Linear{linear("gate", width, hidden), linear("up", width, hidden)}, Down: []Linear{linear("down", hidden, width)}},
+	}
+	if b.Norm = norm("norm", width); flip("two norms") {
+		b.Norm, b.Attention.Norm, b.MLP.Norm = Norm{}, b.Norm, norm("norm2", width)
+	}
+	if flip("rope") {
+		b.Attention.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: dim}, nil)
+	}
+	return b
 }
 
 // layerOf returns what a Concat is around.
@@ -258,7 +279,7 @@ func layerProperty(t *rapid.T) {
 	params := values(rng, l)
 	_, attends := l.(*Attention)
 	switch l.(type) {
-	case *Latent, *ShortConv:
+	case *Latent, *ShortConv, *Parallel:
 		attends = true
 	}
 	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {

@@ -108,12 +108,12 @@ func (b *MLP) Forward(p *Pass, x *Tensor) *Tensor {
 		b.forwardTiles(p, y, x)
 		return y
 	}
-	return b.forward(p, nil, x)
+	return b.forward(p, nil, x, x)
 }
 
-// forward computes y, unless nil an existing tensor, and keeps nothing.
-func (b *MLP) forward(p *Pass, y, x *Tensor) *Tensor {
-	gate, up := b.project(p, Stats{}, x)
+// forward computes y = x + mlp(from), in y unless that is nil, and keeps nothing.
+func (b *MLP) forward(p *Pass, y, x, from *Tensor) *Tensor {
+	gate, up := b.project(p, Stats{}, from)
 	b.Activation.compute(p, up, gate, up, b.Bias)
 	p.Put(gate)
 	if y == nil {
@@ -143,18 +143,18 @@ func (b *MLP) kept(p *Pass, x *Tensor, whole bool) *mlpSaved {
 	s.y = p.Get(b.Down[0].Out)
 	switch {
 	case !p.tiled():
-		b.save(p, s, x, whole)
+		b.save(p, s, x, x, whole)
 	case whole:
 		b.forwardTiles(p, s.y, x)
 	}
 	return s
 }
 
-// save computes the saved set, and the output if whole says so, or the norm after it needs it.
-func (b *MLP) save(p *Pass, s *mlpSaved, x *Tensor, whole bool) {
+// save computes the saved set of mlp(from), and the output, which is added to x, if whole says so, or the norm after it needs it.
+func (b *MLP) save(p *Pass, s *mlpSaved, x, from *Tensor, whole bool) {
 	s.norm = b.Norm.NewStats(p, 1)
 	s.keepPost(p, b.Post, b.Down[0].Out)
-	s.gate, s.up = b.project(p, s.norm, x)
+	s.gate, s.up = b.project(p, s.norm, from)
 	if !whole && b.Post.none() {
 		return
 	}
@@ -166,7 +166,10 @@ func (b *MLP) save(p *Pass, s *mlpSaved, x *Tensor, whole bool) {
 
 // forwardTiles computes y tile by tile.
 func (b *MLP) forwardTiles(p *Pass, y, x *Tensor) {
-	p.eachTile(func() { b.forward(p, p.rowsOf(&p.tile.y, y), p.rowsOf(&p.tile.x, x)) })
+	p.eachTile(func() {
+		x := p.rowsOf(&p.tile.x, x)
+		b.forward(p, p.rowsOf(&p.tile.y, y), x, x)
+	})
 }
 
 // Backward implements [Layer]. It turns dy, in place, into the gradient of x.
@@ -175,7 +178,7 @@ func (b *MLP) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
 		return dy
 	}
 	if !p.tiled() {
-		b.backward(p, x, kept.(*mlpSaved), dy)
+		b.backward(p, x, kept.(*mlpSaved), dy, dy, 1)
 		return dy
 	}
 	p.eachTile(func() {
@@ -184,16 +187,17 @@ func (b *MLP) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
 		if !b.Post.none() {
 			s.y = p.Get(b.Down[0].Out)
 		}
-		b.save(p, s, x, false)
+		b.save(p, s, x, x, false)
 		p.Put(s.y)
 		s.y = nil
-		b.backward(p, x, s, d)
+		b.backward(p, x, s, d, d, 1)
 		p.ReleaseSaved(s)
 	})
 	return dy
 }
 
-func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d *Tensor) {
+// backward computes dx = beta·dx + the gradient of x from the gradient d of what the block adds; dx may be d.
+func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d, dx *Tensor, beta float32) {
 	act := p.Get(b.Down[0].In)
 	if b.Down[0].Adapter != nil || b.Down[0].Weight.Trains {
 		b.Activation.compute(p, act, s.gate, s.up, b.Bias)
@@ -226,7 +230,7 @@ func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d *Tensor) {
 	default:
 		dh = linearBackward(p, h, b.In, s.gate, s.up)
 	}
-	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
+	b.Norm.Gradients(p, dx, dh, s.norm, x, beta)
 	p.Put(dh)
 }
 

@@ -46,6 +46,8 @@ type Config struct {
 	NormEps     float64 // epsilon, added to the mean square or the variance
 	NormPlusOne bool    // norms multiply by 1+w, not by w
 	PostNorms   bool    // a norm follows each half, before its output enters the residual stream
+	Parallel    bool    // both halves of a layer read its input: y = x + attention(h) + mlp(g) with g = norm(x)
+	OneNorm     bool    // with Parallel: g is h, and there is no other norm
 	QKNorm      bool    // an RMSNorm of HeadDim weights normalizes each head of q and k before the rope
 
 	ValueNorm   bool // an RMSNorm without weights normalizes each head of v; wants QKNorm
@@ -64,7 +66,8 @@ type Config struct {
 	MLPBias bool // the projections of the MLP have biases
 	UpBias  bool // the up projection of an MLP without a gate has a bias, whatever MLPBias says
 
-	// PackedQKV says that one matrix makes q, k and v, side by side. GPT-2 always has one.
+	// PackedQKV says that one matrix makes q, k and v, side by side. GPT-2 always has one. That of GPT-NeoX has q, k and v of a head, and
+	// then those of the next.
 	PackedQKV bool
 
 	Activation Activation
@@ -253,6 +256,14 @@ func (c *Config) hasExperts(layer int) bool {
 	return c.Experts.Count > 0 && (c.Experts.Dense == nil || !c.Experts.Dense[layer])
 }
 
+// halves returns how many stages a layer has.
+func (c *Config) halves() int {
+	if c.Parallel {
+		return 1
+	}
+	return 2
+}
+
 // packed reports whether one matrix makes q, k and v.
 func (c *Config) packed() bool { return c.PackedQKV || c.names().q == "" }
 
@@ -268,6 +279,7 @@ const (
 	SiLU     Activation = "silu"      // x·sigmoid(x)
 	GELUTanh Activation = "gelu_tanh" // GELU in the approximation by tanh
 	GELU     Activation = "gelu"      // x·Φ(x)
+	ReLU2    Activation = "relu2"     // max(x, 0)², without a gate
 )
 
 // configName is the name of the file in a folder.
@@ -385,8 +397,8 @@ func (c *Config) check() error {
 		return bad("Windows", "%d windows, want one for each of %d layers", len(c.Windows), c.Layers)
 	case c.DType != 0 && !c.DType.IsFloat():
 		return bad("DType", "%s, want f32, f16 or bf16", c.DType)
-	case c.Activation != SiLU && c.Activation != GELUTanh && c.Activation != GELU:
-		return bad("Activation", "%q, want %q, %q or %q", c.Activation, SiLU, GELUTanh, GELU)
+	case !slices.Contains([]Activation{SiLU, GELUTanh, GELU, ReLU2}, c.Activation):
+		return bad("Activation", "%q, want %q, %q, %q or %q", c.Activation, SiLU, GELUTanh, GELU, ReLU2)
 	}
 	if c.BOS < -1 || c.Pad < -1 || slices.ContainsFunc(c.EOS, func(id int) bool { return id < 0 }) {
 		return bad("BOS", "tokens %d, %d and %d, want 0 or more; BOS and Pad may be -1", c.BOS, c.EOS, c.Pad)

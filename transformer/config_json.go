@@ -54,7 +54,7 @@ func (c *Config) readCommon(f *fields, fam *family) error {
 	}
 	c.readArchitecture(f, fam)
 	c.readDType(f)
-	c.InitStd = optional(f, "initializer_range", 0.02)
+	c.InitStd = optional(f, "initializer_range", cmp.Or(f.std.deviation, 0.02))
 	c.BOS = none(f, "bos_token_id", f.std.bos)
 	c.Pad = none(f, "pad_token_id", f.std.pad)
 	c.readEOS(f, f.std.eos)
@@ -156,6 +156,13 @@ func (c *Config) counts(f *fields, nullKV *int) {
 	c.makeWindows(f, "num_hidden_layers")
 }
 
+// square refuses heads that are not together as wide as the model.
+func (c *Config) square(f *fields) {
+	if f.err == nil && c.Heads*c.HeadDim != c.Dim {
+		f.fail("head_dim", "%d, want the width divided by the heads, which are %d and %d", c.HeadDim, c.Dim, c.Heads)
+	}
+}
+
 // makeWindows makes the list of windows of the layers, whose number has the given name.
 func (c *Config) makeWindows(f *fields, name string) {
 	if f.err == nil && (c.Layers < 1 || c.Layers > maxLayers) {
@@ -176,13 +183,13 @@ func (c *Config) bias(f *fields, standard bool) {
 func (c *Config) activation(f *fields, name, standard string) {
 	known := map[string]Activation{
 		"silu": SiLU, "swish": SiLU, "gelu": GELU, "gelu_python": GELU,
-		"gelu_pytorch_tanh": GELUTanh, "gelu_python_tanh": GELUTanh, "gelu_new": GELUTanh,
+		"gelu_pytorch_tanh": GELUTanh, "gelu_python_tanh": GELUTanh, "gelu_new": GELUTanh, "relu2": ReLU2,
 	}
 	tanh := "gelu_pytorch_tanh"
 	if known[standard] == GELUTanh {
 		tanh = standard
 	}
-	value := map[Activation]string{SiLU: "silu", GELU: "gelu", GELUTanh: tanh}[c.Activation]
+	value := map[Activation]string{SiLU: "silu", GELU: "gelu", GELUTanh: tanh, ReLU2: "relu2"}[c.Activation]
 	field(f, name, &value, standard)
 	act, found := known[value]
 	if !found {

@@ -89,13 +89,15 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 		}
 		if x := c.mixer(i); x != nil {
 			m.Layers = append(m.Layers, x.plan(c, s), second(own.sizes(tokens)))
+		} else if first := own.planAttention(own.sizes(tokens), i); c.Parallel {
+			m.Layers = append(m.Layers, c.planParallel(s, first))
 		} else {
-			m.Layers = append(m.Layers, own.planAttention(own.sizes(tokens), i), second(own.sizes(tokens)))
+			m.Layers = append(m.Layers, first, second(own.sizes(tokens)))
 		}
-		if last := &m.Layers[2*i+1]; c.PerLayer > 0 {
+		if last := &m.Layers[len(m.Layers)-1]; c.PerLayer > 0 {
 			c.planPerLayer(s, last)
 		}
-		if last := &m.Layers[2*i+1]; c.LayerScalar {
+		if last := &m.Layers[len(m.Layers)-1]; c.LayerScalar {
 			last.Params = append(last.Params[:len(last.Params):len(last.Params)], []int{1})
 		}
 		if first := &m.Layers[0]; i == 0 { // it holds the embedding, and its gradient
@@ -257,6 +259,10 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 	if 2*within+4*heads > 2*max(before, after) { // the backward steps of the norms hold most
 		l.BackwardStats = heads
 	}
+	if c.names().interleaved { // q, k and v are copied apart, and their gradients side by side
+		all := s.q + 2*s.kv
+		l.Forward, l.Backward = max(l.Forward, 2*all-s.dim), max(l.Backward, 2*all-freedLater)
+	}
 	l.Adapters = []plan.Adapter{ // the adapters of q, k and v need their input while its gradient is made
 		{In: s.dim, Out: s.qkv, Forward: max(s.q+made, s.dim), Backward: after + s.dim, Gradient: s.dim, Shares: shares},
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: !c.PostNorms},
@@ -282,6 +288,29 @@ func (c *Config) planPerLayer(s sizes, l *plan.Layer) {
 	l.MACs += 3 * n * int64(c.Dim)
 }
 
+// planParallel describes a layer of one stage, from its attention.
+func (c *Config) planParallel(s sizes, l plan.Layer) plan.Layer {
+	second := c.planMLP(s)
+	held := int64(0) // the rows that both halves read, besides those that each copies or normalizes
+	norms := second.Params[:len(s.norm)]
+	if c.OneNorm {
+		held, norms = s.dim, nil
+	} else {
+		l.Stats += second.Stats
+	}
+	l.Params = slices.Concat(l.Params, norms, second.Params[len(s.norm):])
+	l.Kept += second.Kept
+	l.Forward = held + max(l.Forward, second.Tiles.Forward)
+	l.Backward = held + s.dim + max(l.Backward, second.Backward)
+	l.Adapters = slices.Concat(l.Adapters, second.Tiles.Adapters)
+	for i := range l.Adapters {
+		a := &l.Adapters[i]
+		a.Forward, a.Backward = a.Forward+held, a.Backward+held+s.dim
+	}
+	l.GELU, l.MACs = second.GELU, l.MACs+second.MACs
+	return l
+}
+
 func (c *Config) planMLP(s sizes) plan.Layer {
 	l := c.half(s)
 	in, joined := int64(1), int64(0) // joined is gate and up in one
@@ -294,7 +323,9 @@ func (c *Config) planMLP(s sizes) plan.Layer {
 		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias)
 		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias)
 	default:
-		l.GELU = c.Hidden
+		if c.MLPBias || c.UpBias { // an activation without a bias takes no workspace
+			l.GELU = c.Hidden
+		}
 		l.Params = linearShapes(l.Params, c.Hidden, c.Dim, c.MLPBias || c.UpBias)
 	}
 	l.Params = linearShapes(l.Params, c.Dim, c.Hidden, c.MLPBias)

@@ -32,25 +32,27 @@ const (
 func (c *Config) rope(f *fields) {
 	c.writeRope(f)
 	interleaved := c.Rope.Interleaved
-	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), "rope_theta", cmp.Or(f.std.theta, 10_000))
+	base, _ := f.std.ropeNames()
+	c.Rope = c.ropeOf(f, f.ropeObject("rope_parameters", "rope_scaling"), base, cmp.Or(f.std.theta, 10_000))
 	c.Rope.Interleaved = interleaved // which is the family's
 }
 
 // turned returns how many elements of a head turn: a share of them, which p or f says.
 func (c *Config) turned(f, p *fields) int {
-	const name = "partial_rotary_factor"
+	const inner = "partial_rotary_factor"
+	_, name := f.std.ropeNames()
 	if f.std.turned == 0 {
 		f.only(name, "1", "1.0")
 		if p != nil {
-			p.only(name, "1", "1.0")
+			p.only(inner, "1", "1.0")
 		}
 		return c.HeadDim
 	}
 	share := get(f, name, f.std.turned)
-	if p != nil && p.has(name) {
-		own := get(p, name, share)
+	if p != nil && p.has(inner) {
+		own := get(p, inner, share)
 		if f.has(name) && own != share {
-			f.fail(name, "%v, and %s%s is %v: want the same value", share, p.path, name, own)
+			f.fail(name, "%v, and %s%s is %v: want the same value", share, p.path, inner, own)
 		}
 		share = own
 	}
@@ -70,9 +72,10 @@ func turnedShare(dim, head int) float64 {
 }
 
 func (c *Config) writeRope(f *fields) {
-	f.put("rope_theta", c.Rope.Theta)
+	base, share := f.std.ropeNames()
+	f.put(base, c.Rope.Theta)
 	if f.std.turned != 0 {
-		f.put("partial_rotary_factor", turnedShare(c.Rope.Dim, c.HeadDim))
+		f.put(share, turnedShare(c.Rope.Dim, c.HeadDim))
 	}
 	if c.Rope.Kind != RopeDefault || c.Rope.Sections != [3]int{} {
 		f.put("rope_scaling", ropeMembers(c.Rope))

@@ -23,14 +23,15 @@ func (c *Config) supported() error {
 		bad  bool
 		why  string
 	}{
-		{"Activation", c.Gated && c.Activation == GELU, fmt.Sprintf("a gate by %q is not supported: want %q or %q", c.Activation, SiLU, GELUTanh)},
+		{"Activation", c.Gated && c.Activation != SiLU && c.Activation != GELUTanh, fmt.Sprintf("a gate by %q is not supported: want %q or %q", c.Activation, SiLU, GELUTanh)},
 		{"Activation", !c.Gated && c.Activation == SiLU, fmt.Sprintf("%q without a gate is not supported", c.Activation)},
 		{"LogitCap", c.LogitCap != 0 && (c.LogitCap < 0x1p-100 || c.LogitCap > 0x1p100), "a cap of logits is 0 or 2^-100 to 2^100"},
 		{"PackedQKV", c.PackedQKV && c.QKNorm, "q, k and v in one matrix have no norms"},
 		{"UpBias", c.UpBias && c.Gated, "only an MLP without a gate has a bias there alone"},
-		{"UpBias", !c.Gated && !c.UpBias && !c.MLPBias, "an activation without a gate takes a bias"},
-		{"NormPlusOne", c.NormPlusOne && c.LayerNorm, "a LayerNorm multiplies by w"},
+		{"UpBias", !c.Gated && !c.UpBias && !c.MLPBias && c.Activation != ReLU2, fmt.Sprintf("without a gate %q takes a bias", c.Activation)},
 		{"Gated", e.Count > 0 && (!c.Gated || c.LearnedPositions), "experts have a gate, and their models have a rope"},
+		{"Parallel", c.Parallel && (c.PostNorms || e.Count > 0 || c.Mixers != nil || c.Latent != (Latent{}) || c.LayerScalar), "halves that read the same are attention and an MLP without norms behind them"},
+		{"OneNorm", c.OneNorm && !c.Parallel, "halves that follow each other have norms of their own"},
 		{"Experts.Clamped", e.Clamped && c.Activation != SiLU, fmt.Sprintf("the clamped activation is of %q", SiLU)},
 		{"Rope.Sections", c.Rope.Sections != [3]int{} && !f.std.sections && c.Family != Custom, fmt.Sprintf("models of the family %q have one position", c.Family)},
 		{"LocalRope.Sections", c.LocalRope.Sections != [3]int{}, "layers with a window have one position"},

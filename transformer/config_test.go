@@ -39,11 +39,13 @@ type goldenConfig struct {
 		LayerNorm                                  bool    `json:"layer_norm"`
 		NormEps                                    float64 `json:"norm_eps"`
 		NormPlusOne                                bool    `json:"norm_plus_one"`
-		PostNorms                                  bool    `json:"post_norms"`
-		QKNorm                                     bool    `json:"qk_norm"`
-		QKVBias                                    bool    `json:"qkv_bias"`
-		OutBias                                    bool    `json:"out_bias"`
-		MLPBias                                    bool    `json:"mlp_bias"`
+		Parallel                                   bool
+		OneNorm                                    bool `json:"one_norm"`
+		PostNorms                                  bool `json:"post_norms"`
+		QKNorm                                     bool `json:"qk_norm"`
+		QKVBias                                    bool `json:"qkv_bias"`
+		OutBias                                    bool `json:"out_bias"`
+		MLPBias                                    bool `json:"mlp_bias"`
 		Activation                                 Activation
 		Gated, Tied                                bool
 		LearnedPositions                           bool `json:"learned_positions"`
@@ -116,6 +118,7 @@ func TestConfigsOfTransformers(t *testing.T) {
 		e := w.Experts
 		want.Sinks, want.Experts = w.Sinks, Experts{Count: e.Count, Chosen: e.Chosen, Hidden: e.Hidden, Dense: e.Dense, Normalize: e.Normalize,
 			Bias: e.Bias, Clamped: e.Clamped, Limit: e.Limit, Alpha: e.Alpha, RouterLoss: e.RouterLoss}
+		want.Parallel, want.OneNorm = w.Parallel, w.OneNorm
 		want.Stored, want.Floats = c.Stored, c.Floats
 		want.Mixers, want.ConvTaps, want.ConvBias = w.Mixers, w.ConvTaps, w.ConvBias
 		if slices.Contains(w.NoRope, true) {

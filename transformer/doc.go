@@ -15,7 +15,7 @@
 //
 // [Open] and [New] make models of Llama with all its ropes, Mistral, Ministral, Ministral 3, Mixtral, Qwen2, Qwen3, Qwen3-MoE, Gemma 1 to 3
 // (also the text models of multimodal folders of Gemma 3, LLaVA, LLaVA-NeXT, PaliGemma, Idefics3, SmolVLM and Qwen2-VL to Qwen3-VL), Seed-OSS, gpt-oss, Phi-3 to Phi-4-mini,
-// SmolLM3, GLM-4, ERNIE 4.5, LFM2 (on the CPU) and GPT-2, in float32, bfloat16 or float16, on any device.
+// SmolLM3, GLM-4, ERNIE 4.5, LFM2 (on the CPU), Arcee, Nemotron, StarCoder2, StableLM, GPT-NeoX and GPT-2, in float32, bfloat16 or float16, on any device.
 // Weights, activations and their gradients have that type; sums, statistics and gradients of parameters are float32. In
 // float32 a logit differs from transformers' by about 1e-6 of the largest logit; in random configurations the largest
 // difference found is 5.4e-6, and 9.8e-6 with an adapter. testdata holds what transformers computes.
@@ -29,7 +29,7 @@
 // counts the bytes that a model holds and can limit them. Options.PlainAttention computes attention without tiles, for
 // comparison.
 //
-// A layer is two stages of a [remat.Chain]: attention and MLP. [Model.Costs] returns their bytes and multiply-adds.
+// A layer is two stages of a [remat.Chain]: attention and MLP; with Config.Parallel it is one, see [layers.Parallel]. [Model.Costs] returns their bytes and multiply-adds.
 // [Model.SetPlan] makes Backprop run a plan of package remat, with the same gradients bit for bit:
 //
 //	costs, err := m.Costs(sequences, tokens)

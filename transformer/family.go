@@ -46,9 +46,11 @@ type defaults struct {
 	tied                              bool
 	eps                               float64               // of norms, 0: 1e-6
 	norm                              string                // field that has it, empty: rms_norm_eps
+	deviation                         float64               // of initial weights, 0: 0.02
 	theta                             float64               // of the rope, 0: 10000
 	turned                            float64               // share of the elements of a head that turn, 0: all, and no other
 	ropes                             map[RopeKind]RopeKind // other names of kinds
+	base, share                       string                // fields that have theta and turned, empty: rope_theta and partial_rotary_factor
 	experts                           Experts
 	sections                          bool // models of images are made of its layers, whose rope has Sections
 	spread                            bool // these are spread, whatever mrope_interleaved is
@@ -56,6 +58,11 @@ type defaults struct {
 
 // normName returns the name of the field of the norms' epsilon.
 func (d *defaults) normName() string { return cmp.Or(d.norm, "rms_norm_eps") }
+
+// ropeNames returns the names of the fields of a rope's base and of the share of a head that it turns.
+func (d *defaults) ropeNames() (base, share string) {
+	return cmp.Or(d.base, "rope_theta"), cmp.Or(d.share, "partial_rotary_factor")
+}
 
 // names are the names of parameters: of modules, without ".weight" and ".bias". Those of a layer lack its prefix. The name
 // of a module that no model of the family has is empty; without a q one matrix makes q, k and v, and with a gateUp one makes gate and up, side by side.
@@ -74,8 +81,9 @@ type names struct {
 	experts                                                              expertNames
 	latent                                                               latentNames
 
-	conv    bool // the matrices of the layers are [in, out]
-	further bool // folders may have layers behind the last, which predict further tokens and are passed over
+	conv        bool // the matrices of the layers are [in, out]
+	interleaved bool // rows of qkv are q, k and v of a head, and then those of the next
+	further     bool // folders may have layers behind the last, which predict further tokens and are passed over
 }
 
 // perLayerNames are the names of what Config.PerLayer has: three of the model, and three of a layer.
@@ -178,7 +186,7 @@ func plainLayers(c *Config) {
 // ropedLayers is plainLayers for families with a choice of what turns.
 func ropedLayers(c *Config) {
 	c.Mixers, c.ConvTaps, c.ConvBias = nil, 0, false
-	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks = false, false, false, false, false, false
+	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks, c.Parallel, c.OneNorm = false, false, false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
 	c.ValueNorm, c.LayerScalar, c.Full, c.Latent = false, false, FullAttention{}, Latent{}
 	c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab = 0, false, 0, 0

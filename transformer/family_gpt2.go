@@ -18,7 +18,7 @@ func init() {
 			mlpNorm: "ln_2", up: "mlp.c_fc", down: "mlp.c_proj",
 			conv: true,
 		},
-		std: defaults{vocab: 50257, dim: 768, layers: 12, heads: 12, context: 1024, bos: 50256, eos: 50256, pad: -1, tied: true},
+		std: defaults{vocab: 50257, dim: 768, layers: 12, heads: 12, context: 1024, bos: 50256, eos: 50256, pad: -1, tied: true, norm: "layer_norm_epsilon"},
 		preset: func(g plan.GPT, c *Config) bool {
 			c.PackedQKV, c.UpBias = false, false // it always has one matrix, and biases
 			return g.Bias
@@ -51,7 +51,7 @@ func fieldsGPT2(f *fields, c *Config) {
 	if f.out == nil && !f.has("n_inner") && c.Dim > 0 && c.Dim <= maxCount {
 		c.Hidden = 4 * c.Dim
 	}
-	field(f, "layer_norm_epsilon", &c.NormEps, 1e-5)
+	field(f, std.norm, &c.NormEps, 1e-5)
 	c.activation(f, "activation_function", "gelu_new")
 	field(f, "resid_pdrop", &c.ResidualDropout, 0.1)
 	field(f, "embd_pdrop", &c.EmbeddingDropout, 0.1)

@@ -21,7 +21,9 @@ func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*te
 	for i := range m.config.Windows {
 		var z *tensor
 		var err error
-		switch o := m.begins(ctx, 2*i, meter.Forward); first := m.stages[2*i].half.(type) {
+		at := m.config.halves() * i
+		o := m.begins(ctx, at, meter.Forward)
+		switch first := m.stages[at].half.(type) {
 		case attends:
 			z, err = attend(o, first, x, i, list, rows)
 		case mixing:
@@ -31,7 +33,11 @@ func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*te
 			return nil, err
 		}
 		m.pass.Put(x)
-		if x, err = m.stages[2*i+1].Forward(ctx, z); err != nil {
+		if x = z; m.config.Parallel {
+			m.stages[at].vectors().AddTo(o, x)
+			continue
+		}
+		if x, err = m.stages[at+1].Forward(ctx, z); err != nil {
 			return nil, err
 		}
 		m.pass.Put(z)
@@ -39,7 +45,7 @@ func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*te
 	return x, nil
 }
 
-// attend is Forward of the attention of a layer for tokens that also see the keys and values in the cache of their text. It adds
+// attend is Forward of a stage with attention for tokens that also see the keys and values in the cache of their text. It adds
 // theirs to the cache.
 func attend(o *layers.Pass, a attends, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
 	q, k, v := a.Query(o, x)

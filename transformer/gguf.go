@@ -29,7 +29,8 @@ type GGUF struct {
 type ggufPart struct {
 	params     []string  // by the names of the family's usual layout; one, or those of all experts
 	rows, cols int       // of a parameter; a vector is one row
-	pairs      int       // elements of a head whose halves take turns, 0 for none
+	pairs      int       // elements of a head whose halves take turns, 0 for none; with heads all elements of a column
+	heads      int       // unless 0, rows are q, k and v of so many heads by turns, and in the file q of all, k of all and v of all
 	transposed bool      // the parameter is [in, out]
 	add        float32   // to every element
 	values     []float32 // of a tensor that is no parameter
@@ -194,7 +195,7 @@ func (l *ggufLister) all() {
 	listed, layout := l.tensorsOf(l.layout()), l.layout()
 	stacks := map[string]int{}
 	for i, t := range listed.list {
-		layer := listed.stages[i] / 2
+		layer := listed.stages[i] / l.halves()
 		name, inLayer := strings.CutPrefix(t.Name, layout.body+l.block(layer))
 		name = strings.TrimPrefix(name, layout.body)
 		end := name[strings.LastIndexByte(name, '.'):]
@@ -297,6 +298,9 @@ func (l *ggufLister) add(name, param string, shape []int, role ggufRole, layer i
 	}
 	if l.form.paired && (strings.Contains(name, ".attn_q.") || strings.Contains(name, ".attn_k.")) {
 		p.pairs = l.HeadDim
+	}
+	if l.names.interleaved && strings.Contains(name, ".attn_qkv.") {
+		p.heads, p.pairs = l.Heads, 3*l.Heads*l.HeadDim
 	}
 	if l.NormPlusOne && strings.HasSuffix(name, "norm.weight") {
 		p.add = 1

@@ -161,7 +161,7 @@ type loraTensor struct {
 
 // loraTensors returns A and B of a weight, without the names of parameters.
 func (f *AdapterFile) loraTensors(of *ggufPart, rank int) [2]loraTensor {
-	a, b := ggufPart{rows: rank, cols: of.cols}, ggufPart{rows: of.rows, cols: rank, pairs: of.pairs}
+	a, b := ggufPart{rows: rank, cols: of.cols}, ggufPart{rows: of.rows, cols: rank, pairs: of.pairs, heads: of.heads}
 	if f.list[of.params[0]].isTable() { // [out, rank]·[rank, rows of the table]
 		a, b = ggufPart{rows: of.rows, cols: rank, transposed: true}, ggufPart{rows: of.cols, cols: rank}
 	}

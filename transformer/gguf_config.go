@@ -144,6 +144,8 @@ func configOfGGUF(f *gguf.File) (*Config, *GGUF, error) {
 	r.form = &family.gguf
 	r.common(family)
 	r.rope()
+	base, share := family.std.ropeNames()
+	r.fields[base], r.fields[share] = r.fields["rope_theta"], r.fields["partial_rotary_factor"]
 	r.special()
 	if r.err != nil {
 		return nil, nil, r.err
@@ -225,11 +227,14 @@ func (r *ggufReader) common(f *family) {
 	if w := f.gguf.headWidth; w != nil {
 		r.fields["query_pre_attn_scalar"] = w(&Config{Layers: layers, Dim: dim, Heads: heads, HeadDim: int(width)})
 	}
-	r.take("rms_norm_eps", "attention.layer_norm_rms_epsilon")
-	r.take("layer_norm_epsilon", "attention.layer_norm_epsilon")
+	r.take(f.std.normName(), "attention.layer_norm_rms_epsilon")
+	r.take(f.std.normName(), "attention.layer_norm_epsilon")
 	r.fields["tie_word_embeddings"] = !r.has("output.weight")
-	r.fields["attention_bias"] = r.has("blk.0.attn_q.bias")
-	r.fields["use_bias"] = r.has("blk.0.attn_q.bias")
+	r.fields["attention_bias"] = r.has("blk.0.attn_q.bias") || r.has("blk.0.attn_qkv.bias")
+	if r.form.parallel != nil {
+		r.fields["use_parallel_residual"] = r.form.parallel(r)
+	}
+	r.fields["use_bias"], r.fields["use_qkv_bias"] = r.has("blk.0.attn_q.bias"), r.has("blk.0.attn_q.bias")
 	r.fields["attention_out_bias"] = r.has("blk.0.attn_output.bias")
 	r.fields["mlp_bias"] = r.has("blk.0.ffn_up.bias")
 	if !r.take("sliding_window", "attention.sliding_window") || r.fields["sliding_window"] == json.Number("0") {

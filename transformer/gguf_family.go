@@ -19,6 +19,7 @@ type ggufForm struct {
 
 	activation        Activation // of the MLP, empty: SiLU
 	outBias, mlpBias  bool       // the model may have these biases
+	exactGELU         bool       // the model has GELU, and llama.cpp its approximation by tanh
 	square            bool       // the heads of q are as wide as the model
 	ropeFactors       bool       // the rope may be Llama 3's, whose factors are a tensor
 	ownHead           bool       // the head is a tensor of its own
@@ -40,6 +41,8 @@ type ggufForm struct {
 	headWidth func(c *Config) int
 	// many reports whether llama-quantize takes more bits for v, as it does for models of 70 billion parameters.
 	many func(c *Config) bool
+	// parallel reports whether both halves of the layers of a file read the same.
+	parallel func(r *ggufReader) bool
 	// keys adds the metadata that are the family's own.
 	keys func(c *Config, m *ggufMetadata)
 }
@@ -185,6 +188,9 @@ func (c *Config) ggufNotes(f *ggufForm) (notes []string) {
 	if c.Rope.Kind == RopeLong {
 		notes = append(notes, "llama.cpp takes the factors for long texts when its context is larger than "+strconv.Itoa(c.Rope.OriginalPositions)+
 			", and the model when the text is")
+	}
+	if f.exactGELU {
+		notes = append(notes, "llama.cpp computes the GELU of "+f.arch+" in its approximation by tanh, and the model does not: logits differ a little")
 	}
 	if c.Rope.NoTruncate {
 		notes = append(notes, "llama.cpp rounds the ends of YaRN's ramp to whole dimensions, which the model does not: logits differ a little")

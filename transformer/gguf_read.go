@@ -278,6 +278,11 @@ func (s *ggufSource) arrange(p *ggufPart, rows, cols int) {
 
 // paired returns the row of the file for a row of a parameter of q or k.
 func (p *ggufPart) paired(row int) int {
+	if p.heads > 0 {
+		n := p.pairs / 3 / p.heads
+		head, of, at := row/(3*n), row/n%3, row%n
+		return (of*p.heads+head)*n + at
+	}
 	head, at, half := row/p.pairs*p.pairs, row%p.pairs, p.pairs/2
 	return head + at%half*2 + at/half
 }

@@ -51,7 +51,7 @@ func (m *Model) makeHolders() {
 }
 
 // headStage is the number of the stage after those of the chain: the last norm, the head and the loss.
-func (m *Model) headStage() int { return 2 * m.config.Layers }
+func (m *Model) headStage() int { return len(m.stages) }
 
 // enter says which stage computes now. The holders of this stage count what it allocates.
 func (m *Model) enter(stage int, phase meter.Phase) {

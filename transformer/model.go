@@ -20,7 +20,7 @@ import (
 )
 
 // Model is a decoder-only language model that runs and trains: a chain of two stages for each
-// layer, attention and MLP, between the embedding and the head.
+// layer, attention and MLP, or of one with Config.Parallel, between the embedding and the head.
 //
 // A Model holds the weights, buffers for activations, and a float32 workspace, see [Memory]. The buffers grow to the
 // longest batch and stay. On the CPU a training step that is not longer than an earlier one allocates nothing. The

@@ -296,7 +296,7 @@ func (m *Model) lastRows() []int32 {
 }
 
 // SetPlan makes Backprop run a plan, which says what each stage keeps for its backward step and what it computes again.
-// Stages 2·i and 2·i+1 are the attention and the MLP of layer i; [remat.Only] makes plans by their names. A new model keeps everything, as does a plan without
+// Stages 2·i and 2·i+1 are the attention and the MLP of layer i, and with Config.Parallel stage i is layer i; [remat.Only] makes plans by their names. A new model keeps everything, as does a plan without
 // operations. Every plan gives the same gradients, bit for bit.
 //
 // A plan may put outputs of stages on disk, if there are Options.Checkpoints, as [remat.HRevolve] does.

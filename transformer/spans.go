@@ -35,7 +35,7 @@ func (m *Model) makeMasks() error {
 		return nil
 	}
 	for _, s := range m.stages {
-		if a, is := s.half.(*layers.Attention); is {
+		if a, is := s.half.(attends); is {
 			a.Options(m.pass)
 		}
 	}

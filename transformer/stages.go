@@ -17,7 +17,7 @@ type (
 	linear = layers.Linear
 )
 
-// A layer is two stages of the chain, so that a plan can keep or recompute each half by itself:
+// A layer is two stages of the chain, so that a plan can keep or recompute each half by itself, or one where both halves read x:
 //
 //	z = x + out(attention(rope(norm(q·h)), rope(norm(k·h)), v·h))   h = norm(x)
 //	y = z + down(act(gate·g)·up·g)                                  g = norm(z)
@@ -84,7 +84,7 @@ func (s *stage) ForwardSave(ctx context.Context, x *tensor) (*tensor, saved, err
 
 // vectors returns what the batch adds to the output of the stage.
 func (s *stage) vectors() layers.Embeddings {
-	if i := s.index / 2; s.index%2 == 1 && i < len(s.added) {
+	if i, n := s.index/s.config.halves(), s.config.halves(); s.index%n == n-1 && i < len(s.added) {
 		return s.added[i]
 	}
 	return layers.Embeddings{}
@@ -128,11 +128,12 @@ func (s *stage) cost(sequences, tokens int) (c remat.Cost) {
 // times returns the 10⁹ multiply-adds of a stage.
 func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 	c, giga := &s.config, float64(rows)/1e9
+	attention := giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
 	switch s.half.(type) {
 	case *layers.Attention:
-		c = c.of(s.index / 2)
-		forward = giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
-		return forward, 2.5 * forward
+		c = c.of(s.index / c.halves())
+		attention = giga * (float64(c.Dim*(2*c.Heads+2*c.KVHeads)*c.HeadDim) + float64(tokens)*float64(c.Heads*c.HeadDim))
+		return attention, 2.5 * attention
 	case *layers.Latent:
 		d := &c.Latent
 		inner, q := float64(d.Rank+d.RopeDim+c.Heads*d.ValueDim), float64(c.Heads*c.HeadDim)
@@ -157,6 +158,9 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 	}
 	forward = giga * float64(matrices) * float64(c.Dim) * float64(c.Hidden)
 	backward = 2 * forward
+	if c.Parallel {
+		return forward + attention, backward + 2.5*attention
+	}
 	if s.options.Tiles > 1 { // which computes gate and up again
 		backward += forward
 	}
@@ -175,6 +179,10 @@ func (m *Model) makeStages() {
 		m.table.Positions = m.param(c.positions())
 	}
 	for i := range c.Layers {
+		if c.Parallel {
+			m.stages = append(m.stages, &stage{m, i, m.parallelLayer(i)})
+			continue
+		}
 		first := &stage{m, 2 * i, nil}
 		if x := c.mixer(i); x != nil {
 			first.half = x.layer(m, c.block(i))
@@ -233,6 +241,7 @@ func (m *Model) attentionLayer(layer int) attends {
 	a := &layers.Attention{
 		Norm: m.norm(block + n.attentionNorm), Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim,
 		Scale: c.ScoreScale, Softcap: c.ScoreCap, Window: c.Windows[layer], Plain: m.options.PlainAttention,
+		Interleaved: n.interleaved,
 	}
 	switch {
 	case c.NoRope != nil && c.NoRope[layer]:
@@ -330,7 +339,10 @@ func (m *Model) keyValues(layer int) *layers.KeyValues {
 // mlpLayer makes the second half of a layer without experts. Without a gate the bias of up is a part of the activation.
 func (m *Model) mlpLayer(layer int) *layers.MLP {
 	c, n, block := m.config.of(layer), m.config.names(), m.config.block(layer)
-	b := &layers.MLP{Norm: m.norm(block + n.mlpNorm), Activation: activations[c.Activation]}
+	b := &layers.MLP{Activation: activations[c.Activation]}
+	if !c.OneNorm {
+		b.Norm = m.norm(block + n.mlpNorm)
+	}
 	if c.PostNorms {
 		b.Post = m.norm(block + n.mlpPost)
 	}
@@ -346,6 +358,16 @@ func (m *Model) mlpLayer(layer int) *layers.MLP {
 	}
 	b.Down = []linear{m.linear(block+n.down, c.Hidden, c.Dim)}
 	m.addLayers(b.In, b.Down)
+	return b
+}
+
+// parallelLayer makes a layer whose halves read the same rows.
+func (m *Model) parallelLayer(layer int) *layers.Parallel {
+	a := m.attentionLayer(layer).(*layers.Attention) // supported refuses others
+	b := &layers.Parallel{Attention: a, MLP: m.mlpLayer(layer)}
+	if m.config.OneNorm {
+		b.Norm, a.Norm = a.Norm, layers.Norm{}
+	}
 	return b
 }
 
@@ -402,7 +424,7 @@ func (c *Config) router() fused.Router {
 	}
 }
 
-var activations = map[Activation]layers.Activation{SiLU: layers.SiLU, GELUTanh: layers.GELUTanh, GELU: layers.GELU}
+var activations = map[Activation]layers.Activation{SiLU: layers.SiLU, GELUTanh: layers.GELUTanh, GELU: layers.GELU, ReLU2: layers.SquaredReLU}
 
 // lowest returns the first stage whose backward step computes, for this batch.
 func (m *Model) lowest() int {
@@ -411,7 +433,7 @@ func (m *Model) lowest() int {
 	}
 	for i, e := range m.added {
 		if e.Grad.Len() > 0 {
-			return min(m.first, 2*i+2)
+			return min(m.first, m.config.halves()*(i+1))
 		}
 	}
 	return m.first

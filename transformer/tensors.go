@@ -66,8 +66,10 @@ func (c *Config) layerOf(name string) (layer int) {
 
 // stageName returns the name of a stage of the chain, such as "layers.3.mlp".
 func (c *Config) stageName(stage int) string {
-	half, layer := "mlp", stage/2
+	half, layer := "mlp", stage/c.halves()
 	switch {
+	case c.Parallel:
+		half = "parallel"
 	case stage%2 == 0 && c.mixer(layer) != nil:
 		half = c.mixer(layer).stage
 	case stage%2 == 0:
@@ -94,14 +96,16 @@ func (c *Config) tensorsOf(in layout) *lister {
 		l.add(n.perLayer.norm+".weight", c.PerLayer)
 	}
 	for i := range c.Layers {
-		l.prefix, l.stage = in.body+c.block(i), 2*i
+		l.prefix, l.stage = in.body+c.block(i), c.halves()*i
 		if x := c.mixer(i); x != nil {
 			x.list(l)
 		} else {
 			l.attention(c.of(i))
 		}
-		l.stage++
-		l.norm(n.mlpNorm)
+		l.stage += c.halves() - 1
+		if !c.OneNorm {
+			l.norm(n.mlpNorm)
+		}
 		if c.hasExperts(i) {
 			l.experts()
 		} else {
@@ -119,7 +123,7 @@ func (c *Config) tensorsOf(in layout) *lister {
 			l.add(n.scalar, 1)
 		}
 	}
-	l.prefix, l.stage = in.body, 2*c.Layers
+	l.prefix, l.stage = in.body, c.halves()*c.Layers
 	l.norm(n.norm)
 	if !c.Tied {
 		l.prefix = ""

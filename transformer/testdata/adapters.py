@@ -48,6 +48,7 @@ override = torch.library.Library("bitsandbytes", "IMPL")
 override.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
 
 ALL = {"target_modules": "all-linear", "r": 4, "lora_alpha": 8}
+SOME = {**ALL, "r": 2}
 ADAPTERS = {
     "llama_lora": ("llama", False, ALL),
     "llama_rslora": ("llama", False, {"target_modules": ["q_proj", "v_proj", "mlp.down_proj"], "r": 3, "lora_alpha": 6, "use_rslora": True,
@@ -79,6 +80,12 @@ ADAPTERS = {
     "ministral3_lora": ("ministral3", False, ALL),
     "lfm2_lora": ("lfm2", False, ALL),
     "glm4_nf4": ("glm4", True, {"target_modules": ["q_proj", "gate_up_proj"], "r": 3, "lora_alpha": 6}),
+    "arcee_lora": ("arcee", False, SOME),
+    "nemotron_lora": ("nemotron", False, {**SOME, "target_modules": ["k_proj", "up_proj", "down_proj"]}),
+    "starcoder2_lora": ("starcoder2", False, SOME),
+    "stablelm_lora": ("stablelm", False, {**SOME, "target_modules": ["q_proj", "gate_proj", "o_proj"]}),
+    "gpt_neox_lora": ("gpt_neox", False, SOME),
+    "stablelm_parallel_lora": ("stablelm_parallel", False, SOME),
     "mixtral_lora": ("mixtral", False, {**ALL, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
     "gpt_oss_lora": ("gpt_oss", False, {"target_modules": ["q_proj", "k_proj", "o_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),
 }

@@ -190,6 +190,38 @@ PUBLISHED = {
             "rms_norm_eps": 1e-05, "rope_theta": 1000000000.0, "sliding_window": None, "use_cache": True, "vocab_size": 131072},
         "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0", "vision_config": PIXTRAL, "vision_feature_layer": -1,
     },
+    "afm-4.5b": {
+        "architectures": ["ArceeForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 128000, "eos_token_id": 128001, "head_dim": 128,
+        "hidden_act": "relu2", "hidden_size": 2560, "initializer_range": 0.02, "intermediate_size": 18432, "max_position_embeddings": 65536, "mlp_bias": False,
+        "model_type": "arcee", "num_attention_heads": 20, "num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-05, "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 20.0, "mscale": 1.0, "original_max_position_embeddings": 4096, "rope_type": "yarn", "type": "yarn"},
+        "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.53.2", "use_cache": True, "vocab_size": 128004,
+    },
+    "nemotron-mini-4b": {
+        "architectures": ["NemotronForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 3, "head_dim": 128,
+        "hidden_act": "relu2", "hidden_size": 3072, "initializer_range": 0.0134, "intermediate_size": 9216, "max_position_embeddings": 4096, "mlp_bias": False,
+        "model_type": "nemotron", "norm_eps": 1e-05, "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8, "partial_rotary_factor": 0.5,
+        "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "transformers_version": "4.44.0", "use_cache": True, "vocab_size": 256000,
+    },
+    "starcoder2-3b": {
+        "architectures": ["Starcoder2ForCausalLM"], "attention_dropout": 0.1, "bos_token_id": 0, "embedding_dropout": 0.1, "eos_token_id": 0,
+        "hidden_act": "gelu_pytorch_tanh", "hidden_size": 3072, "initializer_range": 0.018042, "intermediate_size": 12288, "max_position_embeddings": 16384,
+        "mlp_type": "default", "model_type": "starcoder2", "norm_epsilon": 1e-05, "num_attention_heads": 24, "num_hidden_layers": 30, "num_key_value_heads": 2,
+        "residual_dropout": 0.1, "rope_theta": 999999.4420358813, "sliding_window": 4096, "torch_dtype": "float32", "transformers_version": "4.37.0.dev0",
+        "use_bias": True, "use_cache": True, "vocab_size": 49152,
+    },
+    "stablelm-2-1.6b": {
+        "architectures": ["StableLmForCausalLM"], "bos_token_id": 100257, "eos_token_id": 100257, "hidden_act": "silu", "hidden_size": 2048,
+        "initializer_range": 0.02, "intermediate_size": 5632, "layer_norm_eps": 1e-05, "max_position_embeddings": 4096, "model_type": "stablelm",
+        "num_attention_heads": 32, "num_hidden_layers": 24, "num_key_value_heads": 32, "partial_rotary_factor": 0.25, "rope_theta": 10000,
+        "tie_word_embeddings": False, "torch_dtype": "float16", "transformers_version": "4.38.0", "use_cache": True, "use_qkv_bias": True, "vocab_size": 100352,
+    },
+    "pythia-1.4b": {
+        "architectures": ["GPTNeoXForCausalLM"], "bos_token_id": 0, "eos_token_id": 0, "hidden_act": "gelu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 8192, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048, "model_type": "gpt_neox", "num_attention_heads": 16,
+        "num_hidden_layers": 24, "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
+        "transformers_version": "4.24.0", "use_cache": True, "use_parallel_residual": True, "vocab_size": 50304,
+    },
     "gemma-2b": {
         "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,
         "head_dim": 256, "hidden_act": "gelu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 16384,
@@ -279,6 +311,15 @@ SPELLINGS = {
     "ministral, types": small("ministral", head_dim=16, sliding_window=7, layer_types=["full_attention"] * 2 + ["sliding_attention"] * 3),
     "ministral, window": small("ministral", head_dim=12, sliding_window=3),
     "ministral, no window": small("ministral", head_dim=12, sliding_window=None, rope_theta=1e6),
+    "arcee, biases": small("arcee", head_dim=10, attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "nemotron, parts": small("nemotron", head_dim=20, attention_bias=True, mlp_bias=True, norm_eps=1e-4, rope_parameters={
+        "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.7}),
+    "starcoder2, window": small("starcoder2", sliding_window=7, embedding_dropout=0.25, residual_dropout=0.125, norm_epsilon=1e-4, tie_word_embeddings=False),
+    "stablelm, parallel": small("stablelm", use_parallel_residual=True),
+    "gpt_neox, follow": small("gpt_neox", use_parallel_residual=False, attention_bias=False, rotary_pct=0.5, rotary_emb_base=500, hidden_dropout=0.25, tie_word_embeddings=True),
+    "gpt_neox, linear": small("gpt_neox", rope_scaling={"type": "linear", "factor": 2.5}, hidden_act="gelu_new"),
+    "stablelm, parts": small("stablelm", use_qkv_bias=True, hidden_dropout=0.25, tie_word_embeddings=True, rope_parameters={
+        "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}),
     "gemma, bias": small("gemma", head_dim=16, attention_bias=True, hidden_act="silu", tie_word_embeddings=False),
     "gemma2, scalar": small("gemma2", query_pre_attn_scalar=144, final_logit_softcapping=None, head_dim=16, attention_bias=True,
                             sliding_window=5, tie_word_embeddings=False),
@@ -301,7 +342,7 @@ SPELLINGS = {
                           "max_position_embeddings": 20, "vocab_size": 30},
 }
 
-# Without the ones whose defaults transformers cannot build: ministral wants a head_dim.
-FAMILIES = ["llama", "mistral", "ministral3", "qwen2", "qwen3", "seed_oss", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2"]
+# Without the ones whose defaults transformers cannot build: ministral wants a head_dim, nemotron a num_key_value_heads.
+FAMILIES = ["llama", "mistral", "ministral3", "qwen2", "qwen3", "seed_oss", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2", "arcee", "starcoder2", "stablelm", "gpt_neox"]
 
 CASES = {**PUBLISHED, **SPELLINGS, **{f"{name}, defaults": {"model_type": name} for name in FAMILIES}}

@@ -42,6 +42,7 @@ FAMILIES = {
     "youtu": LATENT,
     "llama": BASE, "mistral": BASE, "ministral": BASE, "qwen2": BASE, "qwen3": BASE, "gemma": BASE, "gemma2": BASE, "gemma3_text": BASE,
     "smollm3": BASE, "ministral3": BASE, "ernie4_5": BASE, "glm4": BASE, "phi3": BASE, "lfm2": {**BASE, "full_attn_idxs": [1]},
+    "arcee": BASE, "nemotron": BASE, "starcoder2": BASE, "stablelm": {**BASE, "head_dim": 4}, "gpt_neox": {**BASE, "head_dim": 4},
     "seed_oss": {**BASE, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "mixtral": {**BASE, "num_local_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {**BASE, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8},

@@ -11,8 +11,9 @@ sys.path[:0] = [sys.argv[1], sys.argv[1] + "/gguf-py"]
 import gguf, numpy as np, torch
 from conversion import base
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Ernie4_5Config, Gemma2Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GPT2Config, GptOssConfig, LlamaConfig,
-                          Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config)
+from transformers import (ArceeConfig, AutoModelForCausalLM, Ernie4_5Config, Gemma2Config, Gemma3TextConfig, GemmaConfig, Glm4Config, GPT2Config, GPTNeoXConfig, GptOssConfig, LlamaConfig,
+                          Ministral3Config, MinistralConfig, MistralConfig, MixtralConfig, NemotronConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, StableLmConfig,
+                          Starcoder2Config)
 
 import conversion
 
@@ -58,6 +59,12 @@ models = {
     "phi3": (Phi3Config, dict(sliding_window=64, pad_token_id=None)),
     "phi3_long": (Phi3Config, dict(pad_token_id=None, original_max_position_embeddings=32, rope_parameters=dict(
         rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.5, 2.0], long_factor=[1.0, 2.5, 6.0], partial_rotary_factor=0.75))),
+    "arcee": (ArceeConfig, {}),
+    "nemotron": (NemotronConfig, dict(mlp_bias=True, norm_eps=1e-4)),
+    "starcoder2": (Starcoder2Config, dict(norm_epsilon=1e-4)),
+    "stablelm": (StableLmConfig, dict(use_qkv_bias=True, layer_norm_eps=1e-4)),
+    "stablelm_parallel": (StableLmConfig, dict(use_parallel_residual=True)),
+    "gpt_neox": (GPTNeoXConfig, dict(rotary_pct=0.5)),
     "seed_oss": (SeedOssConfig, dict(attention_bias=True, attention_out_bias=False)),
 }
 types = {"f32": gguf.LlamaFileType.ALL_F32, "f16": gguf.LlamaFileType.MOSTLY_F16, "bf16": gguf.LlamaFileType.MOSTLY_BF16,
@@ -93,6 +100,7 @@ for name, (cls, more) in models.items():
         for kind in types if name == "llama" else ("f32", "q8_0"):
             arch = {"MinistralForCausalLM": "MistralForCausalLM"}.get(config.architectures[0], config.architectures[0])
             model = conversion.get_model_class(arch)(dir, types[kind], dir / f"{kind}.gguf", eager=True)
+            model.hparams.setdefault("rotary_pct", (model.hparams.get("rope_parameters") or {}).get("partial_rotary_factor"))  # of transformers 4
             model.hparams.setdefault("n_ctx", model.hparams.get("n_positions"))
             with torch.inference_mode():
                 model.write()

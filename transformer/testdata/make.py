@@ -36,7 +36,7 @@ from cases import CASES, SPELLINGS, small
 
 here = pathlib.Path(__file__).parent
 transformers.logging.set_verbosity_error()
-ACTIVATIONS = {"SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "NewGELUActivation": "gelu_tanh", "GELUActivation": "gelu"}
+ACTIVATIONS = {"SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "NewGELUActivation": "gelu_tanh", "GELUActivation": "gelu", "ReLUSquaredActivation": "relu2"}
 
 
 def bits(tensor):
@@ -118,16 +118,19 @@ def describe(raw):
     gpt2 = config.model_type == "gpt2"
     with torch.device("meta"):
         model = (AutoModelForImageTextToText if many else AutoModelForCausalLM).from_config(whole)
-    body = model.model.language_model if many else model.transformer if gpt2 else model.model
+    neox = config.model_type == "gpt_neox"
+    body = model.model.language_model if many else model.transformer if gpt2 else model.gpt_neox if neox else model.model
     layers = body.h if gpt2 else body.layers
     if config.model_type == "lfm2":
         name_as_llama(config, body)
     first = layers[0]
-    attention, mlp = (first.attn, first.mlp) if gpt2 else (first.self_attn, first.mlp)
-    norm = body.ln_f if gpt2 else body.norm
+    attention, mlp = (first.attn, first.mlp) if gpt2 else (first.attention, first.mlp) if neox else (first.self_attn, first.mlp)
+    norm = body.ln_f if gpt2 else body.final_layer_norm if neox else body.norm
     tied = bool(whole.tie_word_embeddings)
     # save_pretrained reverses the renaming of parameters that loading does.
     parameters = {name: tuple(p.shape) for name, p in model.state_dict().items() if not (tied and name.endswith("lm_head.weight"))}
+    if neox:
+        parameters = {name.replace("lm_head", "embed_out"): shape for name, shape in parameters.items()}
     found, split = experts(config, layers)
     parameters = {name: shape for whole_name, whole_shape in parameters.items() for name, shape in split(whole_name, whole_shape).items()}
     if many:
@@ -136,16 +139,18 @@ def describe(raw):
     want = {
         "family": config.model_type, "whole": whole.model_type if many else "", "vocab": config.vocab_size, "dim": config.hidden_size,
         "hidden": mlp.c_fc.nf if gpt2 else config.intermediate_size, "layers": len(layers), "heads": config.num_attention_heads,
-        "kv_heads": config.num_attention_heads if gpt2 else config.num_key_value_heads, "head_dim": attention.head_dim,
-        "context": config.max_position_embeddings, "layer_norm": type(norm).__name__ == "LayerNorm",
-        "norm_eps": getattr(norm, "eps", None) or norm.variance_epsilon, "norm_plus_one": "Gemma" in type(norm).__name__,
+        "kv_heads": config.num_attention_heads if gpt2 or neox else config.num_key_value_heads, "head_dim": getattr(attention, "head_dim", getattr(attention, "head_size", None)),
+        "context": config.max_position_embeddings, "layer_norm": "LayerNorm" in type(norm).__name__,
+        "norm_eps": getattr(norm, "eps", None) or norm.variance_epsilon, "norm_plus_one": "Gemma" in type(norm).__name__ or "1P" in type(norm).__name__,
         "post_norms": hasattr(first, "post_feedforward_layernorm") or hasattr(first, "post_mlp_layernorm"), "qk_norm": hasattr(attention, "q_norm"),
-        "qkv_bias": gpt2 or getattr(attention, "q_proj", attention.o_proj).bias is not None, "out_bias": gpt2 or attention.o_proj.bias is not None,
-        "mlp_bias": gpt2 or not found and mlp.down_proj.bias is not None, "sinks": hasattr(attention, "sinks"), "experts": found,
-        "activation": "silu" if found else ACTIVATIONS[type(mlp.act if gpt2 else getattr(mlp, "act_fn", None) or mlp.activation_fn).__name__],
+        "parallel": bool(getattr(first, "use_parallel_residual", False)), "one_norm": getattr(first, "post_attention_layernorm", None) is None and not gpt2,
+        "qkv_bias": gpt2 or (attention.query_key_value if neox else getattr(attention, "q_proj", None) or attention.o_proj).bias is not None,
+        "out_bias": gpt2 or (attention.dense if neox else attention.o_proj).bias is not None,
+        "mlp_bias": gpt2 or not found and getattr(mlp, "down_proj", getattr(mlp, "c_proj", getattr(mlp, "dense_4h_to_h", None))).bias is not None, "sinks": hasattr(attention, "sinks"), "experts": found,
+        "activation": "silu" if found else ACTIVATIONS[type(getattr(mlp, "act", None) or getattr(mlp, "act_fn", None) or mlp.activation_fn).__name__],
         "gated": bool(found) or hasattr(mlp, "gate_proj") or hasattr(mlp, "gate_up_proj"),
         "learned_positions": hasattr(body, "wpe"),
-        "windows": [(config.sliding_window if config.model_type in ("mistral", "ministral3", "mixtral", "phi3") else 0 if gpt2 else getattr(l.self_attn, "sliding_window", None)) or 0
+        "windows": [(config.sliding_window if config.model_type in ("mistral", "ministral3", "mixtral", "phi3", "starcoder2") else 0 if gpt2 else getattr(getattr(l, "self_attn", None), "sliding_window", None)) or 0
                     for l in layers],
         **({"mixers": ["short_conv" if hasattr(l, "conv") else "" for l in layers] if any(hasattr(l, "conv") for l in layers) else None,
             "conv_taps": config.conv_L_cache, "conv_bias": config.conv_bias} if config.model_type == "lfm2" else {}),
@@ -153,7 +158,8 @@ def describe(raw):
         "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
         "embedding_scale": 1.0 if gpt2 else getattr(body.embed_tokens, "scalar_embed_scale", 1.0), "tied": tied,
         "attention_dropout": config.attn_pdrop if gpt2 else getattr(config, "attention_dropout", 0.0),
-        "residual_dropout": config.resid_pdrop if gpt2 or config.model_type == "phi3" else getattr(config, "residual_dropout", 0.0), "embedding_dropout": config.embd_pdrop if gpt2 else 0.0,
+        "residual_dropout": config.resid_pdrop if gpt2 or config.model_type == "phi3" else getattr(config, "residual_dropout", getattr(config, "hidden_dropout", 0.0)),
+        "embedding_dropout": config.embd_pdrop if gpt2 else config.hidden_dropout if neox else getattr(config, "embedding_dropout", 0.0),
         "no_rope": [not x for x in getattr(config, "no_rope_layers", [])[:len(layers)]],
         "query_scale": (getattr(config, "rope_parameters", None) or {}).get("llama_4_scaling_beta", 0.0),
         "init_std": config.initializer_range, "dtype": str(whole.dtype).removeprefix("torch."),

@@ -38,6 +38,7 @@ torch.set_num_threads(1)
 SMALL = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
 ONE = {**SMALL, "num_hidden_layers": 1, "tie_word_embeddings": True}
+NARROW = {k: v for k, v in {**SMALL, "hidden_size": 40, "intermediate_size": 36}.items() if k != "head_dim"}  # whose heads are as wide as the model
 GPT2 = {"vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "n_inner": 40, "bos_token_id": 1, "eos_token_id": 2}
 
 GPTOSS = {**SMALL, "intermediate_size": 32, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 5,
@@ -94,6 +95,13 @@ MODELS = {
         "original_max_position_embeddings": 8}}),
     "lfm2": ("lfm2", {**SMALL, "num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "conv"], "conv_bias": True, "conv_L_cache": 4,
                       "block_auto_adjust_ff_dim": False, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3}}),
+    "arcee": ("arcee", {**SMALL, "attention_bias": True, "mlp_bias": False, "tie_word_embeddings": False}),
+    "nemotron": ("nemotron", {**SMALL, "mlp_bias": True, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.6}}),
+    "starcoder2": ("starcoder2", {**NARROW, "num_hidden_layers": 2, "sliding_window": 6, "pad_token_id": None}),
+    "stablelm": ("stablelm", {**NARROW, "use_qkv_bias": True, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.6}}),
+    "stablelm_parallel": ("stablelm", {**NARROW, "num_hidden_layers": 1, "use_parallel_residual": True, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.6}}),
+    "gpt_neox": ("gpt_neox", {**NARROW, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.6}}),
+    "gpt_neox_follow": ("gpt_neox", {**NARROW, "num_hidden_layers": 1, "use_parallel_residual": False, "attention_bias": False, "pad_token_id": None, "rope_parameters": {"rope_type": "default", "rope_theta": 1e3, "partial_rotary_factor": 0.6}}),
     "gemma2": ("gemma2", {**SMALL, "num_hidden_layers": 2, "sliding_window": 6, "query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0,
                           "final_logit_softcapping": 6.0, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": True}),
     "gemma3": ("gemma3_text", {**SMALL, "sliding_window": 5, "query_pre_attn_scalar": 12, "pad_token_id": None, "tie_word_embeddings": True,
@@ -231,7 +239,7 @@ def make(name, family, fields, again=0):
             elif family == "gemma4_text" and ".post_" in key:
                 p.normal_(0.5, 0.2)
             else:
-                p.normal_(0 if family.startswith("gemma") and family != "gemma4_text" else 1, 0.3)
+                p.normal_(0 if family.startswith(("gemma", "nemotron")) and family != "gemma4_text" else 1, 0.3)
             p.copy_(p.bfloat16().float())
         for key, p in model.named_buffers():
             if key.endswith("layer_scalar"):
@@ -265,7 +273,7 @@ def make(name, family, fields, again=0):
         if p.grad is None:
             assert images and "language_model" not in key or not p.requires_grad, key
             continue
-        for key, grad in parts(config, key.replace("model.language_model.", "model."), p.grad):
+        for key, grad in parts(config, key.replace("model.language_model.", "model.").replace("lm_head", "embed_out" if family == "gpt_neox" else "lm_head"), p.grad):
             largest = grad.abs().max().clamp(min=1e-30)
             golden[key] = (grad / largest).half()
             golden["largest/" + key] = largest.reshape(1).clone()
