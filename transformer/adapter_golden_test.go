@@ -26,7 +26,7 @@ type adapterGolden struct {
 }
 
 var adapterNames = []string{"llama_lora", "llama_rslora", "llama_nf4", "mistral_layers", "qwen2_nf4", "gemma3_nf4", "gpt2_lora", "gpt2_nf4",
-	"gemma3_images", "gemma4_lora", "gemma4_shared_lora", "phi3_lora", "lfm2_lora", "glm4_nf4", "ministral3_lora", "arcee_lora", "nemotron_lora", "starcoder2_lora", "stablelm_lora", "gpt_neox_lora", "stablelm_parallel_lora", "llama_saved", "qwen2_saved_nf4", "llama_vera", "qwen2_vera_nf4", "gpt2_vera", "gemma3_dora", "gpt2_dora", "gpt2_dora_nf4", "llama_dora", "llama_dora_nf4", "deepseek_v3_lora", "youtu_nf4",
+	"gemma3_images", "gemma4_lora", "gemma4_shared_lora", "phi3_lora", "lfm2_lora", "glm4_nf4", "ministral3_lora", "arcee_lora", "nemotron_lora", "starcoder2_lora", "stablelm_lora", "gpt_neox_lora", "stablelm_parallel_lora", "llama_saved", "qwen2_saved_nf4", "llama_vera", "qwen2_vera_nf4", "gpt2_vera", "gemma3_dora", "gpt2_dora", "gpt2_dora_nf4", "llama_dora", "llama_dora_nf4", "deepseek_v3_lora", "youtu_nf4", "granite_lora", "olmo2_lora",
 	"mixtral_lora", "gpt_oss_lora"}
 
 func readAdapter(t testing.TB, name string) adapterGolden {

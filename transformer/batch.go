@@ -293,7 +293,9 @@ func (m *Model) workspaceLen(rows int) int {
 	if !c.Gated {
 		n = max(n, fused.BiasGELUWorkspaceLen(rows, c.Hidden))
 	}
-	if c.QKNorm {
+	if q, k := c.qkNorms(); c.QKNorm && c.names().wide {
+		n = max(n, fused.RMSNormWorkspaceLen(rows, q), fused.RMSNormWorkspaceLen(rows, k))
+	} else if c.QKNorm {
 		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim), fused.RMSNormWorkspaceLen(rows*c.Heads, c.widestHead()))
 	}
 	if c.PerLayer > 0 {

@@ -48,7 +48,7 @@ type Config struct {
 	PostNorms   bool    // a norm follows each half, before its output enters the residual stream
 	Parallel    bool    // both halves of a layer read its input: y = x + attention(h) + mlp(g) with g = norm(x)
 	OneNorm     bool    // with Parallel: g is h, and there is no other norm
-	QKNorm      bool    // an RMSNorm of HeadDim weights normalizes each head of q and k before the rope
+	QKNorm      bool    // an RMSNorm of HeadDim weights normalizes each head of q and k before the rope; in OLMo 2 all heads of a row together
 
 	ValueNorm   bool // an RMSNorm without weights normalizes each head of v; wants QKNorm
 	LayerScalar bool // a number that does not train multiplies the output of each layer
@@ -105,7 +105,9 @@ type Config struct {
 	// EmbeddingScale multiplies the embedding; 1 in most families, and not 0. As in transformers it is first rounded to
 	// the type of the weights.
 	EmbeddingScale float64
-	Tied           bool // the head is the embedding
+	ResidualScale  float64 // factor of the output of each half, without PostNorms and experts; 0 for none
+	LogitScale     float64 // factor of the logits, before LogitCap; 0 for none
+	Tied           bool    // the head is the embedding
 
 	// Rates of dropout in training, as published.
 	AttentionDropout float64 // dropout of attention's weights
@@ -373,7 +375,7 @@ func (c *Config) check() error {
 		positive bool
 	}{
 		{"NormEps", c.NormEps, true}, {"ScoreScale", c.ScoreScale, true}, {"EmbeddingScale", c.EmbeddingScale, true},
-		{"ScoreCap", c.ScoreCap, false}, {"LogitCap", c.LogitCap, false}, {"InitStd", c.InitStd, false},
+		{"ScoreCap", c.ScoreCap, false}, {"LogitCap", c.LogitCap, false}, {"InitStd", c.InitStd, false}, {"ResidualScale", c.ResidualScale, false}, {"LogitScale", c.LogitScale, false},
 		{"AttentionDropout", c.AttentionDropout, false}, {"ResidualDropout", c.ResidualDropout, false}, {"EmbeddingDropout", c.EmbeddingDropout, false},
 	} {
 		if !(n.value >= 0) || n.value > math.MaxFloat32 || n.positive && n.value == 0 {

@@ -156,6 +156,7 @@ type sizes struct {
 	rows, dim, q, kv, hidden int64
 	qkv                      int64   // widest output of the products that make q, k and v
 	stats                    int64   // statistics of the norm before a half
+	left                     int64   // what the backward step holds beside the gradient of the output
 	post, postStats          int64   // input and statistics of the norm after a half, 0 without one
 	norm                     [][]int // shapes of the parameters of a norm
 	bias                     int     // columns of the widest bias
@@ -182,6 +183,9 @@ func (c *Config) sizes(tokens int) sizes {
 	if c.PostNorms {
 		s.post, s.postStats = s.dim, n
 	}
+	if s.left = s.post; c.ResidualScale != 0 {
+		s.left = s.dim
+	}
 	return s
 }
 
@@ -191,7 +195,10 @@ func (c *Config) half(s sizes) plan.Layer {
 	if c.LayerNorm {
 		l.LayerNorm, l.RMSNorm = c.Dim, 0
 	}
-	if c.PostNorms {
+	switch {
+	case c.names().attentionNorm == "": // the parameters are those of the norm after the half
+		l.Stats = s.postStats
+	case c.PostNorms:
 		l.Params = append(l.Params[:1:1], s.norm...)
 	}
 	return l
@@ -232,15 +239,18 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 	}
 	l.Params = linearShapes(l.Params, c.Dim, queries, c.OutBias)
 	normed, heads, held := int64(0), int64(0), 2*s.kv // statistics of the norms of heads; keys and values as attention takes them
+	width, keyWidth := c.qkNorms()
 	switch {
 	case c.QKNorm && shared:
-		l.Params = append(l.Params, []int{c.HeadDim})
-		normed, l.HeadNorm, held = s.q, c.HeadDim, 0
+		l.Params = append(l.Params, []int{width})
+		normed, l.HeadNorm, held = s.q, width, 0
 		heads = s.rows * int64(c.Heads)
 	case c.QKNorm:
-		l.Params = append(l.Params, []int{c.HeadDim}, []int{c.HeadDim})
-		normed, l.HeadNorm = s.q+s.kv, c.HeadDim
-		heads = s.rows * int64(c.Heads+c.KVHeads)
+		l.Params = append(l.Params, []int{width}, []int{keyWidth})
+		if normed, l.HeadNorm = s.q+s.kv, width; c.names().wide {
+			l.RMSNorm, l.HeadNorm = max(c.Dim, width), 0
+		}
+		heads = s.rows * int64(queries/width+keys/keyWidth)
 	}
 	if c.ValueNorm && !shared {
 		normed, heads = normed+s.kv, heads+s.rows*int64(c.KVHeads)
@@ -252,7 +262,7 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 	if c.freesSaved() {
 		freed, freedLater = s.dim, s.dim+2*s.q+made
 	}
-	before, within, after := s.post+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+made+s.dim-freedLater // the step of attention itself
+	before, within, after := s.left+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+made+s.dim-freedLater // the step of attention itself
 	l.Kept = 2*s.q + made + s.post
 	l.Forward = max(s.q+made, 2*s.q+held-s.dim, s.q, s.dim, normed)
 	l.Backward = max(before, within, after)
@@ -265,7 +275,7 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 	}
 	l.Adapters = []plan.Adapter{ // the adapters of q, k and v need their input while its gradient is made
 		{In: s.dim, Out: s.qkv, Forward: max(s.q+made, s.dim), Backward: after + s.dim, Gradient: s.dim, Shares: shares},
-		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: !c.PostNorms},
+		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: s.left == 0},
 	}
 	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
 	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Sinks: c.Sinks, Tiled: true}
@@ -331,10 +341,10 @@ func (c *Config) planMLP(s sizes) plan.Layer {
 	l.Params = linearShapes(l.Params, c.Dim, c.Hidden, c.MLPBias)
 	l.Kept = in*s.hidden + s.post
 	l.Forward = max(in*s.hidden, in*s.hidden+joined-s.dim, s.dim)
-	l.Backward = max(s.hidden+s.post, s.dim+joined)
+	l.Backward = max(s.hidden+s.left, s.dim+joined)
 	l.Adapters = []plan.Adapter{
 		{In: s.dim, Out: s.hidden, Forward: max(in*s.hidden, s.dim), Backward: 2 * s.dim, Gradient: s.dim, Shares: int(in)},
-		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.post, Gradient: s.hidden, Adds: !c.PostNorms},
+		{In: s.hidden, Out: s.dim, Forward: s.hidden, Backward: 2*s.hidden + s.left, Gradient: s.hidden, Adds: s.left == 0},
 	}
 	if joined > 0 {
 		l.Adapters[0] = plan.Adapter{In: s.dim, Out: joined, Forward: max(joined, s.dim), Backward: 2*s.dim + joined, Gradient: s.dim, Shares: 1}

@@ -63,6 +63,8 @@ type goldenConfig struct {
 		ScoreCap         float64 `json:"score_cap"`
 		LogitCap         float64 `json:"logit_cap"`
 		QueryScale       float64 `json:"query_scale"`
+		ResidualScale    float64 `json:"residual_scale"`
+		LogitScale       float64 `json:"logit_scale"`
 		EmbeddingScale   float64 `json:"embedding_scale"`
 		Mixers           []Mixer
 		ConvTaps         int     `json:"conv_taps"`
@@ -111,7 +113,7 @@ func TestConfigsOfTransformers(t *testing.T) {
 			KVHeads: w.KVHeads, HeadDim: w.HeadDim, Context: w.Context, LayerNorm: w.LayerNorm, NormEps: w.NormEps,
 			NormPlusOne: w.NormPlusOne, PostNorms: w.PostNorms, QKNorm: w.QKNorm, QKVBias: w.QKVBias, OutBias: w.OutBias, MLPBias: w.MLPBias,
 			Activation: w.Activation, Gated: w.Gated, LearnedPositions: w.LearnedPositions, Windows: w.Windows, ScoreCap: w.ScoreCap,
-			LogitCap: w.LogitCap, EmbeddingScale: w.EmbeddingScale, Tied: w.Tied, AttentionDropout: w.AttentionDropout,
+			LogitCap: w.LogitCap, EmbeddingScale: w.EmbeddingScale, ResidualScale: w.ResidualScale, LogitScale: w.LogitScale, Tied: w.Tied, AttentionDropout: w.AttentionDropout,
 			ResidualDropout: w.ResidualDropout, EmbeddingDropout: w.EmbeddingDropout, InitStd: w.InitStd, BOS: id(w.BOS), Pad: id(w.Pad),
 			ScoreScale: c.ScoreScale, Rope: c.Rope, LocalRope: c.LocalRope, DType: c.DType, EOS: slices.Clip(w.EOS), Ignored: c.Ignored,
 		}
@@ -368,6 +370,7 @@ func TestWriteWhatAFamilyCannotSay(t *testing.T) {
 		"LogitCap": func(c *Config) { c.LogitCap = 30 }, "QKNorm": func(c *Config) { c.QKNorm = true },
 		"OutBias": func(c *Config) { c.OutBias = true }, "Windows": func(c *Config) { c.Windows[3] = 5 },
 		"ScoreScale": func(c *Config) { c.ScoreScale = 1 }, "EmbeddingScale": func(c *Config) { c.EmbeddingScale = 2 },
+		"ResidualScale": func(c *Config) { c.ResidualScale = 2 }, "LogitScale": func(c *Config) { c.LogitScale = 2 },
 		"Gated": func(c *Config) { c.Gated = false }, "PostNorms": func(c *Config) { c.PostNorms = true },
 		"LocalRope":       func(c *Config) { c.LocalRope = Rope{Kind: RopeDefault, Theta: 5, Dim: c.HeadDim} },
 		"LayerNorm":       func(c *Config) { c.LayerNorm = true },

@@ -83,7 +83,7 @@ func difference(a, b reflect.Value) (name string, x, y any) {
 		switch name = a.Type().Field(i).Name; name {
 		case "Ignored", "Unread":
 			continue
-		case "ScoreScale":
+		case "ScoreScale", "LogitScale":
 			if s := a.Field(i).Float(); math.Abs(s-b.Field(i).Float()) <= 1e-12*s {
 				continue
 			}

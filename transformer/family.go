@@ -65,7 +65,7 @@ func (d *defaults) ropeNames() (base, share string) {
 }
 
 // names are the names of parameters: of modules, without ".weight" and ".bias". Those of a layer lack its prefix. The name
-// of a module that no model of the family has is empty; without a q one matrix makes q, k and v, and with a gateUp one makes gate and up, side by side.
+// of a module that no model of the family has is empty, also of the norms before the halves; without a q one matrix makes q, k and v, and with a gateUp one makes gate and up, side by side.
 type names struct {
 	layouts []layout // that folders may have, the usual one first
 	buffers *regexp.Regexp
@@ -84,6 +84,7 @@ type names struct {
 	conv        bool // the matrices of the layers are [in, out]
 	interleaved bool // rows of qkv are q, k and v of a head, and then those of the next
 	further     bool // folders may have layers behind the last, which predict further tokens and are passed over
+	wide        bool // the norms of q and k are over all heads of a row together
 }
 
 // perLayerNames are the names of what Config.PerLayer has: three of the model, and three of a layer.

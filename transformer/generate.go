@@ -396,7 +396,7 @@ func (g *Generator) pass(ctx context.Context, rows int) (err error) {
 	}
 	o, dim := m.begins(ctx, m.headStage(), meter.Forward), m.config.Dim
 	g.last.View = part(x.View, (rows-1)*dim, dim)
-	m.last.Compute(o, &g.last, layers.Stats{}, &g.last)
+	m.normalize(o, &g.last, layers.Stats{}, &g.last)
 	o.Do(func() error {
 		return m.head.With(false, func(w snug.View) error {
 			return amp.MatMul(g.scores, g.last.View, w, amp.MatMulOptions{M: 1, N: m.config.Vocab, K: dim, TransB: true})

@@ -123,7 +123,7 @@ func (m *Model) computeTexts(ctx context.Context, list []*Generator, rows int) e
 		return err
 	}
 	o := m.begins(ctx, m.headStage(), meter.Forward)
-	m.last.Compute(o, x, layers.Stats{}, x)
+	m.normalize(o, x, layers.Stats{}, x)
 	o.Do(func() error {
 		return m.head.With(false, func(w snug.View) error {
 			return amp.MatMul(part(m.ws(), 0, rows*vocab), x.View, w, amp.MatMulOptions{M: rows, N: vocab, K: m.config.Dim, TransB: true})

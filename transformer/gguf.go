@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -118,6 +119,12 @@ func (c *Config) ggufMetadata(form *ggufForm, t ggufType) []gguf.Pair {
 	}
 	if form.period > 0 {
 		m.count("attention.sliding_window", c.Windows[0])
+	}
+	if form.scales {
+		m.number("attention.scale", c.ScoreScale)
+		m.number("embedding_scale", c.EmbeddingScale)
+		m.number("residual_scale", cmp.Or(c.ResidualScale, 1))
+		m.number("logit_scale", 1/cmp.Or(c.LogitScale, 1))
 	}
 	if c.ScoreCap != 0 {
 		m.number("attn_logit_softcapping", c.ScoreCap)

@@ -247,6 +247,14 @@ func (r *ggufReader) common(f *family) {
 	} {
 		r.take(field, key)
 	}
+	if f.gguf.scales {
+		for field, key := range map[string]string{"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
+			"residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"} {
+			if !r.take(field, key) {
+				r.fail(r.arch+"."+key, "the file does not say it")
+			}
+		}
+	}
 	for _, field := range []string{"attn_logit_softcapping", "final_logit_softcapping"} {
 		if r.fields[field] == json.Number("0") { // no cap
 			r.fields[field] = nil

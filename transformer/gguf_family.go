@@ -30,6 +30,7 @@ type ggufForm struct {
 	localRope         bool       // layers with a window have a rope of their own
 	turned            bool       // metadata has how many elements of a head turn
 	longFactors       bool       // the rope may be a longrope, whose factors are two tensors
+	scales            bool       // metadata has the factors of scores, of the embedding, of halves and of logits
 	queryScale        bool       // queries may have a factor by their position, beside YaRN, of which metadata has mscale_all_dim
 	noAdapters        string     // why llama.cpp does not run adapters beside the model, empty if it does
 	noRope            int        // every noRope-th layer has no rope; 0: no such layer
@@ -98,9 +99,11 @@ func (c *Config) gguf() (*ggufForm, error) {
 		return nil, why("Tied", "with the embedding as its head")
 	case f.ownHead && c.Tied:
 		return nil, why("Tied", "with a head of its own")
-	case !near(c.ScoreScale, scale):
+	case !f.scales && !near(c.ScoreScale, scale):
 		return nil, why("ScoreScale", "with the factor 1/√%d of scores, and the model's is %v", width, c.ScoreScale)
-	case !near(c.EmbeddingScale, embedding):
+	case !f.scales && (c.ResidualScale != 0 || c.LogitScale != 0):
+		return nil, why("ResidualScale", "without factors of halves and of logits, and the model has %v and %v", c.ResidualScale, c.LogitScale)
+	case !f.scales && !near(c.EmbeddingScale, embedding):
 		return nil, why("EmbeddingScale", "with the factor %v of the embedding, and the model's is %v", embedding, c.EmbeddingScale)
 	case f.scoreCap != (c.ScoreCap != 0):
 		return nil, why("ScoreCap", "with a cap of scores: %t, and the model's is %v", f.scoreCap, c.ScoreCap)

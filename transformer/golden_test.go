@@ -29,7 +29,7 @@ var modelNames = []string{"llama", "llama_linear", "llama_dynamic", "llama_llama
 	"mistral", "ministral", "seed_oss", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_images", "gemma4", "gemma4_shared", "gpt2", "gpt2_untied",
 	"mixtral", "qwen3_moe", "qwen3_moe_norm", "gpt_oss", "ministral3", "mistral3_images", "smollm3", "ernie4_5", "glm4", "phi3", "phi3_long", "lfm2",
 	"deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu",
-	"arcee", "nemotron", "starcoder2", "stablelm", "stablelm_parallel", "gpt_neox", "gpt_neox_follow"}
+	"arcee", "nemotron", "starcoder2", "stablelm", "stablelm_parallel", "gpt_neox", "gpt_neox_follow", "granite", "olmo2"}
 
 func readModel(t testing.TB, name string) modelGolden {
 	t.Helper()

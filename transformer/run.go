@@ -151,7 +151,7 @@ func (m *Model) headBackward(y *tensor, backward func(w, h, acc snug.View, into 
 	m.turned = true
 	o := m.begins(context.Background(), m.headStage(), meter.Backward)
 	h, s := o.Get(m.config.Dim), m.last.NewStats(o, 1)
-	m.last.Compute(o, h, s, y)
+	m.normalize(o, h, s, y)
 	o.Do(func() error {
 		acc, into, err := o.Gradient(m.head)
 		if err != nil {
@@ -166,6 +166,7 @@ func (m *Model) headBackward(y *tensor, backward func(w, h, acc snug.View, into 
 	if m.head != m.table.Table { // the gradient of a tied head is complete with the embedding's
 		o.Done(m.head)
 	}
+	m.scaleLogits(o, h)
 	m.last.Gradients(o, h, h, s, y, 0)
 	s.Release(o)
 	o.Give(h, m.holders.flowing)
@@ -211,7 +212,7 @@ func (m *Model) hidden(ctx context.Context) (*tensor, error) {
 		return nil, err
 	}
 	o := m.begins(ctx, m.headStage(), meter.Forward)
-	m.last.Compute(o, y, layers.Stats{}, y)
+	m.normalize(o, y, layers.Stats{}, y)
 	return y, o.Err
 }
 

@@ -3,6 +3,8 @@ package transformer
 import (
 	"context"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/attention"
 	"github.com/snug-ml/snug/fused"
 	"github.com/snug-ml/snug/layers"
@@ -212,6 +214,22 @@ func (m *Model) norm(name string) layers.Norm {
 	return layers.Norm{Weight: m.index[body+".weight"], Bias: m.index[body+".bias"], Eps: float32(m.config.NormEps), PlusOne: m.config.NormPlusOne}
 }
 
+// normalize computes the norm of the last stage's output times LogitScale, which head·norm(y) then has.
+func (m *Model) normalize(o *layers.Pass, out *tensor, s layers.Stats, y *tensor) {
+	m.last.Compute(o, out, s, y)
+	m.scaleLogits(o, out)
+}
+
+func (m *Model) scaleLogits(o *layers.Pass, h *tensor) {
+	scale := float32(m.config.LogitScale)
+	if scale == 0 || scale == 1 {
+		return
+	}
+	o.Do(func() error { // a product whose inner dimension is 0
+		return amp.MatMul(h.View, part(h.View, 0, 0), part(h.View, 0, 0), amp.MatMulOptions{M: 1, N: h.Len(), Into: snug.Into{Beta: scale}})
+	})
+}
+
 // addLayers adds linear layers to the model's list, and sets their adapters.
 func (m *Model) addLayers(lists ...[]linear) {
 	for _, list := range lists {
@@ -273,7 +291,7 @@ func (m *Model) attentionLayer(layer int) attends {
 		a.Sinks = m.param(block + n.sinks)
 	}
 	a.Out = []linear{m.linear(block+n.out, queries, c.Dim)}
-	if c.PostNorms {
+	if a.Post.Factor = float32(c.ResidualScale); c.PostNorms {
 		a.Post = m.norm(block + n.attentionPost)
 	}
 	m.addLayers(a.QKV, a.Out)
@@ -343,7 +361,7 @@ func (m *Model) mlpLayer(layer int) *layers.MLP {
 	if !c.OneNorm {
 		b.Norm = m.norm(block + n.mlpNorm)
 	}
-	if c.PostNorms {
+	if b.Post.Factor = float32(c.ResidualScale); c.PostNorms {
 		b.Post = m.norm(block + n.mlpPost)
 	}
 	switch {

@@ -164,6 +164,9 @@ func (l *lister) linear(name string, out, in int, bias bool) {
 }
 
 func (l *lister) norm(name string) {
+	if name == "" {
+		return
+	}
 	l.add(name+".weight", l.Dim)
 	if l.LayerNorm {
 		l.add(name+".bias", l.Dim)
@@ -191,9 +194,10 @@ func (l *lister) attention(c *Config) {
 		}
 	}
 	if l.QKNorm {
-		l.add(n.qNorm+".weight", c.HeadDim)
+		width, keyWidth := c.qkNorms()
+		l.add(n.qNorm+".weight", width)
 		if !shared {
-			l.add(n.kNorm+".weight", c.HeadDim)
+			l.add(n.kNorm+".weight", keyWidth)
 		}
 	}
 	if l.Sinks {
@@ -276,6 +280,14 @@ func (c *Config) isUnused(name string) bool {
 	n := c.names()
 	return c.SharedKV > 0 && strings.HasPrefix(name, n.block+".") && c.reads(c.layerOf(name)) &&
 		slices.ContainsFunc([]string{n.k, n.v, n.kNorm, "self_attn.v_norm"}, func(m string) bool { return strings.Contains(name, "."+m+".") })
+}
+
+// qkNorms returns the elements of the norms of q and of k.
+func (c *Config) qkNorms() (q, k int) {
+	if c.names().wide {
+		return c.Heads * c.HeadDim, c.KVHeads * c.HeadDim
+	}
+	return c.HeadDim, c.HeadDim
 }
 
 // isFixed reports whether a parameter never trains: in transformers it is a buffer.

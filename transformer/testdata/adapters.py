@@ -79,6 +79,8 @@ ADAPTERS = {
     "youtu_nf4": ("youtu", True, ALL),
     "ministral3_lora": ("ministral3", False, ALL),
     "lfm2_lora": ("lfm2", False, ALL),
+    "granite_lora": ("granite", False, ALL),
+    "olmo2_lora": ("olmo2", False, ALL),
     "glm4_nf4": ("glm4", True, {"target_modules": ["q_proj", "gate_up_proj"], "r": 3, "lora_alpha": 6}),
     "arcee_lora": ("arcee", False, SOME),
     "nemotron_lora": ("nemotron", False, {**SOME, "target_modules": ["k_proj", "up_proj", "down_proj"]}),

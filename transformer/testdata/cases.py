@@ -222,6 +222,21 @@ PUBLISHED = {
         "num_hidden_layers": 24, "rotary_emb_base": 10000, "rotary_pct": 0.25, "tie_word_embeddings": False, "torch_dtype": "float16",
         "transformers_version": "4.24.0", "use_cache": True, "use_parallel_residual": True, "vocab_size": 50304,
     },
+    "granite-3.3-8b": {
+        "architectures": ["GraniteForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "attention_multiplier": 0.0078125, "bos_token_id": 0,
+        "embedding_multiplier": 12.0, "eos_token_id": 0, "hidden_act": "silu", "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 12800,
+        "logits_scaling": 16.0, "max_position_embeddings": 131072, "mlp_bias": False, "model_type": "granite", "num_attention_heads": 32,
+        "num_hidden_layers": 40, "num_key_value_heads": 8, "pad_token_id": 0, "residual_multiplier": 0.22, "rms_norm_eps": 1e-05, "rope_scaling": None,
+        "rope_theta": 10000000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16", "transformers_version": "4.49.0", "use_cache": True,
+        "vocab_size": 49159,
+    },
+    "olmo-2-7b": {
+        "architectures": ["Olmo2ForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "eos_token_id": 100257, "hidden_act": "silu",
+        "hidden_size": 4096, "initializer_range": 0.02, "intermediate_size": 11008, "max_position_embeddings": 4096, "model_type": "olmo2",
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "pad_token_id": 100277, "rms_norm_eps": 1e-06, "rope_scaling": None,
+        "rope_theta": 500000, "tie_word_embeddings": False, "torch_dtype": "float32", "transformers_version": "4.47.0.dev0", "use_cache": True,
+        "vocab_size": 100352,
+    },
     "gemma-2b": {
         "architectures": ["GemmaForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1,
         "head_dim": 256, "hidden_act": "gelu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 16384,
@@ -302,6 +317,10 @@ SPELLINGS = {
     "phi3, attention factor": small("phi3", pad_token_id=None, max_position_embeddings=64, original_max_position_embeddings=32, sliding_window=5, partial_rotary_factor=0.5,
                                     rope_scaling={"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [2.5, 3, 4], "attention_factor": 1.3}),
     "seed_oss, biases": small("seed_oss", attention_bias=False, attention_out_bias=True, mlp_bias=True, head_dim=16, residual_dropout=0.0),
+    "granite, factors": small("granite", attention_bias=True, mlp_bias=True, embedding_multiplier=12, attention_multiplier=0.0625, residual_multiplier=0.22,
+                              logits_scaling=6.0, rope_theta=1e6),
+    "olmo2, bias": small("olmo2", pad_token_id=None, attention_bias=True, rope_theta=5e5, num_key_value_heads=None, rope_scaling={
+        "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}),
     "ministral3, old": small("ministral3", pad_token_id=None, head_dim=16, rope_theta=5e5, sliding_window=9, rope_scaling={
         "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "llama_4_scaling_beta": 0.25, "mscale": 1.0, "mscale_all_dim": 0.5}),
     "ministral3, default rope": small("ministral3", pad_token_id=None, head_dim=16, rope_parameters={
@@ -343,6 +362,6 @@ SPELLINGS = {
 }
 
 # Without the ones whose defaults transformers cannot build: ministral wants a head_dim, nemotron a num_key_value_heads.
-FAMILIES = ["llama", "mistral", "ministral3", "qwen2", "qwen3", "seed_oss", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2", "arcee", "starcoder2", "stablelm", "gpt_neox"]
+FAMILIES = ["llama", "mistral", "ministral3", "granite", "olmo2", "qwen2", "qwen3", "seed_oss", "gemma", "gemma2", "gemma3_text", "mixtral", "qwen3_moe", "gpt_oss", "gpt2", "arcee", "starcoder2", "stablelm", "gpt_neox"]
 
 CASES = {**PUBLISHED, **SPELLINGS, **{f"{name}, defaults": {"model_type": name} for name in FAMILIES}}

@@ -30,6 +30,7 @@ warnings.simplefilter("ignore")
 
 BASE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 6, "max_position_embeddings": 16, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
+NOHEAD = {k: v for k, v in BASE.items() if k != "head_dim"} | {"hidden_size": 24}
 GPT2 = {"vocab_size": 32, "n_embd": 16, "n_head": 4, "n_layer": 2, "n_positions": 16, "bos_token_id": None, "eos_token_id": None,
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 LATENT = {**{k: v for k, v in BASE.items() if k != "head_dim"}, "num_key_value_heads": 4, "kv_lora_rank": 6, "q_lora_rank": 8, "qk_rope_head_dim": 4,
@@ -41,7 +42,7 @@ FAMILIES = {
     "glm4_moe_lite": {**LATENT, "moe_intermediate_size": 8, "n_routed_experts": 4, "num_experts_per_tok": 2},
     "youtu": LATENT,
     "llama": BASE, "mistral": BASE, "ministral": BASE, "qwen2": BASE, "qwen3": BASE, "gemma": BASE, "gemma2": BASE, "gemma3_text": BASE,
-    "smollm3": BASE, "ministral3": BASE, "ernie4_5": BASE, "glm4": BASE, "phi3": BASE, "lfm2": {**BASE, "full_attn_idxs": [1]},
+    "gemma4_text": {**BASE, "global_head_dim": 8, "hidden_size_per_layer_input": 0}, "smollm3": BASE, "ministral3": BASE, "granite": NOHEAD, "olmo2": NOHEAD, "ernie4_5": BASE, "glm4": BASE, "phi3": BASE, "lfm2": {**BASE, "full_attn_idxs": [1]},
     "arcee": BASE, "nemotron": BASE, "starcoder2": BASE, "stablelm": {**BASE, "head_dim": 4}, "gpt_neox": {**BASE, "head_dim": 4},
     "seed_oss": {**BASE, "attention_dropout": 0.0, "residual_dropout": 0.0},
     "mixtral": {**BASE, "num_local_experts": 4, "num_experts_per_tok": 2},

@@ -37,6 +37,7 @@ torch.set_num_threads(1)
 
 SMALL = {"vocab_size": 48, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2}
+WHOLEHEADS = {**{k: v for k, v in SMALL.items() if k != "head_dim"}, "hidden_size": 40}
 ONE = {**SMALL, "num_hidden_layers": 1, "tie_word_embeddings": True}
 NARROW = {k: v for k, v in {**SMALL, "hidden_size": 40, "intermediate_size": 36}.items() if k != "head_dim"}  # whose heads are as wide as the model
 GPT2 = {"vocab_size": 48, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32, "n_inner": 40, "bos_token_id": 1, "eos_token_id": 2}
@@ -83,6 +84,9 @@ MODELS = {
         "vision_config": {"model_type": "pixtral", "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4,
                           "image_size": 28, "patch_size": 14},
         "text_config": {**ONE, "model_type": "ministral3", "pad_token_id": None, "tie_word_embeddings": False, "sliding_window": 6, "rope_parameters": MINISTRAL3}}),
+    "granite": ("granite", {**WHOLEHEADS, "attention_bias": True, "embedding_multiplier": 3.0, "attention_multiplier": 0.2, "residual_multiplier": 0.3,
+                            "logits_scaling": 6.0}),
+    "olmo2": ("olmo2", {**WHOLEHEADS, "pad_token_id": None, "attention_bias": True, "tie_word_embeddings": False}),
     "gemma": ("gemma", {**SMALL, "pad_token_id": None, "attention_bias": True}),
     "smollm3": ("smollm3", {**SMALL, "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "use_sliding_window": True, "sliding_window": 6, "pad_token_id": None,
                             "mlp_bias": True, "tie_word_embeddings": False}),
