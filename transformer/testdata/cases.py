@@ -334,9 +334,9 @@ SPELLINGS = {
     "nemotron, parts": small("nemotron", head_dim=20, attention_bias=True, mlp_bias=True, norm_eps=1e-4, rope_parameters={
         "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.7}),
     "starcoder2, window": small("starcoder2", sliding_window=7, embedding_dropout=0.25, residual_dropout=0.125, norm_epsilon=1e-4, tie_word_embeddings=False),
-    "stablelm, parallel": small("stablelm", use_parallel_residual=True),
+    "stablelm, parallel": small("stablelm", use_parallel_residual=True, partial_rotary_factor=0.5),
     "gpt_neox, follow": small("gpt_neox", use_parallel_residual=False, attention_bias=False, rotary_pct=0.5, rotary_emb_base=500, hidden_dropout=0.25, tie_word_embeddings=True),
-    "gpt_neox, linear": small("gpt_neox", rope_scaling={"type": "linear", "factor": 2.5}, hidden_act="gelu_new"),
+    "gpt_neox, linear": small("gpt_neox", rotary_pct=0.5, rope_scaling={"type": "linear", "factor": 2.5}, hidden_act="gelu_new"),
     "stablelm, parts": small("stablelm", use_qkv_bias=True, hidden_dropout=0.25, tie_word_embeddings=True, rope_parameters={
         "rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5}),
     "gemma, bias": small("gemma", head_dim=16, attention_bias=True, hidden_act="silu", tie_word_embeddings=False),

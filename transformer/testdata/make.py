@@ -143,7 +143,7 @@ def describe(raw):
         "context": config.max_position_embeddings, "layer_norm": "LayerNorm" in type(norm).__name__,
         "norm_eps": getattr(norm, "eps", None) or norm.variance_epsilon, "norm_plus_one": "Gemma" in type(norm).__name__ or "1P" in type(norm).__name__,
         "post_norms": hasattr(first, "post_feedforward_layernorm") or hasattr(first, "post_mlp_layernorm"), "qk_norm": hasattr(attention, "q_norm"),
-        "parallel": bool(getattr(first, "use_parallel_residual", False)), "one_norm": getattr(first, "post_attention_layernorm", None) is None and not gpt2,
+        "parallel": bool(getattr(first, "use_parallel_residual", False)), "one_norm": bool(getattr(first, "use_parallel_residual", False)) and getattr(first, "post_attention_layernorm", None) is None,
         "qkv_bias": gpt2 or (attention.query_key_value if neox else getattr(attention, "q_proj", None) or attention.o_proj).bias is not None,
         "out_bias": gpt2 or (attention.dense if neox else attention.o_proj).bias is not None,
         "mlp_bias": gpt2 or not found and getattr(mlp, "down_proj", getattr(mlp, "c_proj", getattr(mlp, "dense_4h_to_h", None))).bias is not None, "sinks": hasattr(attention, "sinks"), "experts": found,
