@@ -156,6 +156,15 @@ func (f *fields) ignore(name string) {
 	}
 }
 
+// says takes a member that transformers does not read for the family, and that says what the model does if it has a value.
+func (f *fields) says(name, value string) {
+	if compact(f.raw[name]) == value {
+		f.ignore(name)
+	} else {
+		f.notRead(name)
+	}
+}
+
 // notRead takes a member that transformers does not read for the family, whatever it says. One that switches something
 // off, such as false or 0, says what the model does.
 func (f *fields) notRead(name string) {

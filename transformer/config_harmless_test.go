@@ -107,6 +107,9 @@ func TestFieldsThatTransformersReads(t *testing.T) {
 	for family, f := range file.Families {
 		require.NotEmpty(t, f.Changes)
 		base := `{"model_type":"` + family + `"}`
+		if family == "deepseek_v2" { // whose default is none
+			base = `{"model_type":"deepseek_v2","num_experts_per_tok":6}`
+		}
 		plain, err := parseConfig([]byte(base))
 		require.NoError(t, err)
 		for _, field := range f.Changes {
@@ -124,7 +127,7 @@ func TestFieldsThatTransformersReads(t *testing.T) {
 				if !kerneltest.Taken(i+j, len(values)) {
 					continue
 				}
-				c, err := parseConfig([]byte(`{"model_type":"` + family + `","` + field + `":` + value + `}`))
+				c, err := parseConfig(change(t, base, map[string]string{field: value}))
 				require.NoError(t, err, "%s: transformers does not read %s", family, field)
 				require.Contains(t, c.Ignored, field)
 				require.NoError(t, plain.differs(*c), field)

@@ -144,14 +144,11 @@ func (c *Config) countLatent(f *fields, std Latent) {
 	}
 	field(f, "attention_bias", &c.QKVBias, false)
 	c.OutBias = c.QKVBias
-	head := c.HeadDim
-	c.HeadDim = 0
-	c.counts(f, &c.Heads)
-	if c.HeadDim = head; f.out != nil {
+	f.std.headDim = max(1, l.KeyDim+l.RopeDim)
+	if c.counts(f, &c.Heads); f.out != nil {
 		delete(f.out, "head_dim")
 		return
 	}
-	c.HeadDim = l.KeyDim + l.RopeDim
 	if f.err == nil && c.KVHeads != c.Heads {
 		f.fail("num_key_value_heads", "%d, want the %d of num_attention_heads", c.KVHeads, c.Heads)
 	}
@@ -198,7 +195,7 @@ func (c *Config) sparse(f *fields, std Experts, firstDense int) {
 	field(f, "n_shared_experts", &shared, std.Shared)
 	field(f, "routed_scaling_factor", &scale, std.Scale)
 	field(f, "first_k_dense_replace", &dense, firstDense)
-	if f.only("moe_layer_freq", "1"); f.out != nil || f.err != nil {
+	if f.says("moe_layer_freq", "1"); f.out != nil || f.err != nil {
 		return
 	}
 	if shared < 0 || shared > maxCount/max(1, e.Hidden) || e.Hidden < 1 {

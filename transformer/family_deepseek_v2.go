@@ -38,7 +38,7 @@ func init() {
 				f.fail("topk_method", "%.40q, want greedy or group_limited_greedy", method)
 			}
 			f.ignore("norm_topk_prob") // which transformers does not read
-			f.only("scoring_func", `"softmax"`)
+			f.says("scoring_func", `"softmax"`)
 			c.further(f)
 			c.latentRope(f, true)
 		},

@@ -16,8 +16,8 @@ func init() {
 			c.groups(f, 1, 1, 2)
 			field(f, "norm_topk_prob", &c.Experts.Normalize, true)
 			c.Experts.Sigmoid, c.Experts.Corrected = true, true
-			f.only("scoring_func", `"sigmoid"`)
-			f.only("topk_method", `"noaux_tc"`)
+			f.says("scoring_func", `"sigmoid"`)
+			f.says("topk_method", `"noaux_tc"`)
 			c.further(f)
 			interleaved := c.Rope.Interleaved
 			field(f, "rope_interleave", &interleaved, true)

@@ -122,7 +122,7 @@ def main():
         others = sorted(known - names - methods)
         assert not [n for n in others[::17] if any(result({**raw, n: value}) != base for value in (True, 3, "x"))], kind
         print(kind, len(names), changes)
-    names = set().union(*(f["reads"] for f in families.values()))
+    names = set().union(*(f["reads"] for f in families.values() if f))
     text = json.dumps({"transformers": transformers.__version__, "families": families, "others": sorted(known - names - methods - {"model_type"})}, indent=0)
     (here / "fields.json").write_text(text + "\n")
 
