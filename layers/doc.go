@@ -38,7 +38,8 @@
 // # Types and devices
 //
 // Weights, activations and their gradients have the DType of the [Options]; sums, statistics and gradients of parameters are
-// float32. Layers run on any device, except for [Elementwise], which runs on the CPU in float32. A matrix of a [Linear] may be in 4 or
+// float32. Layers run on any device, except for [Elementwise], which runs on the CPU in float32, and for [Latent], [ShortConv] and
+// [Experts] whose Router has Groups, which run on the CPU. A matrix of a [Linear] may be in 4 or
 // 8 bits (Frozen, and the Quantized of its Weight), have an [Adapter] of package qlora,
 // or lie in [Pages].
 package layers

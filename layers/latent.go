@@ -279,7 +279,7 @@ func (b *Latent) save(p *Pass, x *Tensor, whole bool) *latentSaved {
 	s.att, s.lse = p.Get(b.Heads*b.ValueDim), p.Stat(b.Heads)
 	s.a, s.c, s.q, s.kv = b.project(p, s.norm, x)
 	b.attend(p, s.att, s.lse, s.q, s.c, s.kv)
-	if whole || b.Post.Weight != nil {
+	if whole || !b.Post.none() {
 		leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
 	}
 	return s

@@ -36,7 +36,7 @@ func (b *PerLayer) n() int { return b.Gate[0].Out }
 
 // Width implements [Layer].
 func (b *PerLayer) Width(in int) (int, error) {
-	if b == nil || missing(b.Layer) || b.Table == nil || b.Tokens == nil || b.Projection == nil || len(b.Gate) != 1 || len(b.Out) != 1 || b.Activation.gated == nil ||
+	if b == nil || missing(b.Layer) || b.Table == nil || b.Table.Table == nil || len(b.Table.Table.Shape) != 2 || b.Tokens == nil || b.Projection == nil || len(b.Gate) != 1 || len(b.Out) != 1 || b.Activation.gated == nil ||
 		b.Index < 0 || b.Index >= b.Count || b.Norm.cols() != b.n() || b.Post.none() {
 		return 0, fmt.Errorf("layers: a PerLayer without one of its parts, or with others' sizes: %w", snug.ErrConfig)
 	}
@@ -55,6 +55,9 @@ func (b *PerLayer) Width(in int) (int, error) {
 
 // Params implements [Layer].
 func (b *PerLayer) Params(yield func(*Param) bool) {
+	if b == nil || missing(b.Layer) || b.Table == nil {
+		return
+	}
 	more := true
 	b.Layer.Params(func(w *Param) bool {
 		more = yield(w)

@@ -113,7 +113,7 @@ func (b *ShortConv) save(p *Pass, x *Tensor, whole bool) *shortConvSaved {
 	s.y, s.norm = p.Get(b.Out[0].Out), b.Norm.NewStats(p, 1)
 	s.keepPost(p, b.Post, b.Out[0].Out)
 	s.in = b.project(p, s.norm, x)
-	if whole || b.Post.Weight != nil {
+	if whole || !b.Post.none() {
 		mixed := b.convolve(p, s.in)
 		leave(p, s.y, x, mixed, &b.Out[0], b.Post, &s.blockSaved)
 		p.Put(mixed)

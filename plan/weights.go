@@ -35,7 +35,7 @@ func (t Task) FrozenBits(r Run) string {
 	switch {
 	case !r.quantized():
 		return ""
-	case t.Base == qlora.GGUF:
+	case t.Base == qlora.GGUF, t.Base == qlora.Grouped:
 		return fmt.Sprintf("%.1f bits", t.Model.storedBits())
 	}
 	return fmt.Sprintf("%d bits", r.Frozen)

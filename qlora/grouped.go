@@ -171,11 +171,13 @@ func (g *groups) codes(x []float32, packed []uint8, lo int) {
 	}
 }
 
-// Groups say how the tensors of [Grouped] weights of a file are to be read, as the description of a model does: files do not say it.
+// Groups say how the tensors of [Grouped] weights are to be read. A model's config.json says it; the files do not.
 type Groups struct {
 	Bits   int    // of a code: 2, 4 or 8; 4 in AWQ
 	Size   int    // inputs that share a scale, -1 for all of them
 	Layout Layout // the order of the codes
+	// Ordered says that the file has which group each input is of (desc_act of GPTQ): without it that is an error.
+	Ordered bool
 }
 
 // Layout is the order of codes of [Grouped] weights in files. Elements of tensors are int32, the first code in their lowest bits.

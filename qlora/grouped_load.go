@@ -51,7 +51,7 @@ func (l loader) loadGroups(w *Weight, codes safetensors.Place) error {
 	case n == 0 || in%nibble.Step != 0 || out%per != 0:
 		return fmt.Errorf("a weight of %d outputs and %d inputs, want a multiple of %d and of %d: %w", out, in, per, nibble.Step, snug.ErrCorrupt)
 	}
-	count := (in + size - 1) / size
+	count := (in-1)/size + 1
 	w.shape, w.n, w.groups = []int{out, in}, n, &groups{wide: g.Bits == 8}
 	scales, err := l.groupScales(w, module+groupScales, count, out)
 	if err != nil {
@@ -61,7 +61,14 @@ func (l loader) loadGroups(w *Weight, codes safetensors.Place) error {
 	if err != nil {
 		return err
 	}
-	if w.groups.columns, err = l.columns(module+groupColumns, in, size, count); err != nil {
+	columns := module + groupColumns
+	if _, found := l.w.set.Find(columns); g.Ordered && !found {
+		return fmt.Errorf("the file has no tensor %q, and inputs are not in the order of their groups: %w", columns, snug.ErrCorrupt)
+	}
+	if g.Layout != AWQ || in%size != 0 {
+		w.groups.columns, err = l.columns(columns, in, size, count)
+	}
+	if err != nil {
 		return err
 	}
 	w.groups.sort(size, count)

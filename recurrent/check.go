@@ -92,7 +92,7 @@ func check(op string, floats, singles []operand) error {
 	for _, list := range [...][]operand{floats, singles} {
 		for _, o := range list {
 			if o.view.Len() > 0 && !o.view.Device().IsCPU() {
-				return fmt.Errorf("recurrent: %s: %s is on %s, and the CPU alone computes this: %w", op, o.name, o.view.Device(), snug.ErrNotBuilt)
+				return fmt.Errorf("recurrent: %s: %s is on %s, and the CPU alone computes this: %w", op, o.name, o.view.Device(), snug.ErrDevice)
 			}
 		}
 	}

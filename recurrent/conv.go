@@ -24,7 +24,7 @@ type Conv struct {
 	SiLU           bool
 	Gates          bool // x and its gradient have rows of 3·Channels elements
 	// Initial and Final are the last Taps-1 u before and of each sequence, [sequences, Taps-1, Channels] of float32, and
-	// empty for zeros and for nobody who reads them. GradInitial and GradFinal are their gradients in ConvBackward.
+	// of which an empty Initial is zeros and an empty Final is not written. GradInitial and GradFinal are their gradients in ConvBackward.
 	Initial, Final, GradInitial, GradFinal snug.View
 }
 

@@ -26,14 +26,14 @@ import (
 // A chunk of one row, as in generating, takes the recurrence itself. Heads/KeyHeads heads one after the other share a q and a k.
 type Delta struct {
 	Batch
-	KeyHeads, Heads int // Heads is a multiple of KeyHeads
-	KeyDim, Dim     int // of a head of q and k, and of v
-	Scale           float32
-	Normalize       bool // q and k are divided by √(Σx² + 1e-6) first
+	KeyHeads, Heads int     // Heads is a multiple of KeyHeads
+	KeyDim, Dim     int     // of a head of q and k, and of v
+	Scale           float32 // of q; 0: 1/√KeyDim
+	Normalize       bool    // q and k are divided by √(Σx² + 1e-6) first
 	// QRow, KRow and VRow are the elements from row to row of q, k and v and of their gradients; 0: rows lie side by side.
 	QRow, KRow, VRow int
-	// Initial and Final are the states before and behind each sequence, [sequences, Heads, KeyDim, Dim] of float32, and
-	// empty for zeros and for nobody who reads them. GradInitial and GradFinal are their gradients in DeltaBackward.
+	// Initial and Final are the states before and behind each sequence, [sequences, Heads, KeyDim, Dim] of float32, of
+	// which an empty Initial is zeros and an empty Final is not written. GradInitial and GradFinal are their gradients in DeltaBackward.
 	Initial, Final, GradInitial, GradFinal snug.View
 }
 

@@ -29,5 +29,5 @@
 //
 // Arguments are checked before anything is written: the shape ([snug.ErrShape], [snug.ErrConfig]), element types
 // ([snug.ErrDType]), lengths ([snug.ErrShape]), devices ([snug.ErrDevice]). Both are computed on the CPU: for vectors of
-// another device the error wraps [snug.ErrNotBuilt]. Results may not overlap operands, which is not checked.
+// another device the error wraps [snug.ErrDevice]. Results may not overlap operands, which is not checked.
 package recurrent

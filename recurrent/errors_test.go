@@ -34,7 +34,7 @@ func TestConvRefused(t *testing.T) {
 		"gates":             {func(c *Conv, _, _ *snug.View) { c.Gates = true }, snug.ErrShape},
 		"type of x":         {func(_ *Conv, x, _ *snug.View) { *x = snug.ViewOf(halves) }, snug.ErrDType},
 		"integers":          {func(_ *Conv, x, _ *snug.View) { *x = snug.SliceView(make([]int32, 8)) }, snug.ErrDType},
-		"device of x":       {func(_ *Conv, x, _ *snug.View) { *x = far(t, 8) }, snug.ErrNotBuilt},
+		"device of x":       {func(_ *Conv, x, _ *snug.View) { *x = far(t, 8) }, snug.ErrDevice},
 		"type of dw":        {func(_ *Conv, _, dw *snug.View) { *dw = snug.ViewOf(halves[:6]) }, snug.ErrDType},
 		"length of dw":      {func(_ *Conv, _, dw *snug.View) { *dw = snug.ViewOf(make([]float32, 5)) }, snug.ErrShape},
 	} {
@@ -76,7 +76,7 @@ func TestDeltaRefused(t *testing.T) {
 		"rows of q":      {func(d *Delta, _, _ *snug.View) { d.QRow = 5 }, snug.ErrShape},
 		"length of q":    {func(_ *Delta, q, _ *snug.View) { *q = snug.ViewOf(make([]float32, 7)) }, snug.ErrShape},
 		"type of q":      {func(_ *Delta, q, _ *snug.View) { *q = snug.ViewOf(make([]snug.Float16, 6*600)) }, snug.ErrDType},
-		"device of q":    {func(_ *Delta, q, _ *snug.View) { *q = far(t, 6*600) }, snug.ErrNotBuilt},
+		"device of q":    {func(_ *Delta, q, _ *snug.View) { *q = far(t, 6*600) }, snug.ErrDevice},
 		"states":         {func(_ *Delta, _, states *snug.View) { *states = snug.ViewOf(make([]float32, 5)) }, snug.ErrShape},
 		"final":          {func(d *Delta, _, _ *snug.View) { d.Final = snug.ViewOf(make([]float32, 1)) }, snug.ErrShape},
 	} {

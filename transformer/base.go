@@ -124,7 +124,7 @@ func (q *quantizer) put(p *Param, v snug.View) (err error) {
 
 // load reads a matrix that the source has quantized.
 func (q *quantizer) load(p *Param, from source) (err error) {
-	if p.Quantized, err = from.quantized(q, p); err != nil {
+	if p.Quantized, err = from.quantized(q, p, q.dev); err != nil {
 		return err
 	}
 	return q.hold(p)

@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -92,7 +93,7 @@ func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
 	if err := differences(missing, extra, shapes, types); err != nil {
 		return nil, err
 	}
-	if err := c.compareHead(w, here); err != nil {
+	if err := cmp.Or(c.compareHead(w, here), c.zeroBiases(w, known)); err != nil {
 		return nil, err
 	}
 	return names, nil
@@ -143,6 +144,31 @@ func (c *Config) passedOver(name string, here layout) bool {
 func (w *whole) hasImages(name string) bool {
 	name = strings.TrimPrefix(name, "model.")
 	return w != nil && slices.ContainsFunc(w.images, func(part string) bool { return strings.HasPrefix(name, part) })
+}
+
+// zeroBiases returns an error unless the biases beside quantized matrices, which the family does not have, are zeros, as AutoGPTQ wrote
+// them in 2023.
+func (c *Config) zeroBiases(w *amp.Weights, known map[string]bool) error {
+	if !storedForms[c.Stored].zeroBias {
+		return nil
+	}
+	for _, t := range w.Tensors() {
+		module, is := strings.CutSuffix(t.Name, ".bias")
+		if _, parameter := known[t.Name]; !is || parameter || !known[module+".weight"] {
+			continue
+		}
+		if !t.ElementType().IsFloat() || len(t.Shape) != 1 || t.Shape[0] > maxCount {
+			return fmt.Errorf("%s is %s of %v, want a bias of floats: %w", t.Name, t.DType, t.Shape, snug.ErrConfig)
+		}
+		x := make([]float32, t.Shape[0])
+		if err := w.Load(t.Name, snug.SliceView(x)); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(x, func(v float32) bool { return v != 0 }) {
+			return fmt.Errorf("%s is not 0, and the family has no bias there: %w", t.Name, snug.ErrConfig)
+		}
+	}
+	return nil
 }
 
 // compareHead returns an error unless the saved matrix of a tied head equals the embedding.

@@ -94,7 +94,8 @@ type Config struct {
 	// Windows has for each layer the number of keys that a query sees, up to its own position, which is included; 0 is
 	// all of them.
 	Windows []int
-	// Mixers, unless nil, says for each layer what it has in place of attention: a [ShortConv], or none. Its window is 0.
+	// Mixers, unless nil, says for each layer what it has in place of attention, such as [ShortConv]; empty: it has attention. The window of
+	// a layer with a Mixer is 0.
 	Mixers   []Mixer
 	ConvTaps int  // rows that a short convolution sees, its own included; 0 without one
 	ConvBias bool // the convolution and its projections have biases
@@ -124,7 +125,7 @@ type Config struct {
 	// itself.
 	Floats []string
 	// StoredBits is the mean bits of an element of the matrices in Stored, with their scales, where they are others than those that
-	// package qlora makes: GGUF, and NF4 and FP4 without double quantization. Otherwise it is 0.
+	// package qlora makes: GGUF, NF4 and FP4 without double quantization, and Grouped. Otherwise it is 0.
 	StoredBits float64
 	// StoredBlock is how many rows and columns of an 8-bit float in Stored share a scale, where config.json says it, and otherwise 0.
 	StoredBlock [2]int
@@ -189,7 +190,7 @@ type Experts struct {
 // do not.
 type FullAttention struct {
 	KVHeads, HeadDim int  // in place of those of the Config
-	KeysAreValues    bool // what k·h is, before its norm and the rope, v·h is too: there is no v
+	KeysAreValues    bool // v is k before its norm and the rope: no matrix makes v
 }
 
 // of returns the Config with the KVHeads, the HeadDim and the Hidden of a layer.
@@ -453,6 +454,8 @@ func (c *Config) checkExperts() error {
 		return bad("Experts.Groups", "%d, %d of them chosen, by their best %d: want all above 0, or none", e.Groups, e.ChosenGroups, e.GroupTop)
 	case e.Groups > 0 && (e.Count%e.Groups != 0 || e.ChosenGroups > e.Groups || e.Chosen > e.ChosenGroups*(e.Count/e.Groups) || e.GroupTop > e.Count/e.Groups):
 		return bad("Experts.Groups", "%d, %d of them chosen, by their best %d, want a divisor of %d experts, and groups that hold the %d chosen", e.Groups, e.ChosenGroups, e.GroupTop, e.Count, e.Chosen)
+	case e.Shared > 0 && c.names().experts.shared == "" || e.Corrected && c.names().experts.correction == "":
+		return bad("Experts.Shared", "%d, and Corrected %t: models of the family %q have none", e.Shared, e.Corrected, c.Family)
 	case e.Shared < 0 || e.Shared > maxCount || e.SharedGate && e.Shared == 0:
 		return bad("Experts.Shared", "%d, with a gate: %t, want 0 to %d", e.Shared, e.SharedGate, maxCount)
 	case !number(e.RouterLoss):

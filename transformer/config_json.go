@@ -183,7 +183,7 @@ func (c *Config) bias(f *fields, standard bool) {
 func (c *Config) activation(f *fields, name, standard string) {
 	known := map[string]Activation{
 		"silu": SiLU, "swish": SiLU, "gelu": GELU, "gelu_python": GELU,
-		"gelu_pytorch_tanh": GELUTanh, "gelu_python_tanh": GELUTanh, "gelu_new": GELUTanh, "relu2": ReLU2,
+		"gelu_fast": GELUTanh, "gelu_pytorch_tanh": GELUTanh, "gelu_python_tanh": GELUTanh, "gelu_new": GELUTanh, "relu2": ReLU2,
 	}
 	tanh := "gelu_pytorch_tanh"
 	if known[standard] == GELUTanh {

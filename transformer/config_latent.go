@@ -20,8 +20,10 @@ type Latent struct {
 // checkLatent returns an error unless the fields of Latent fit the others.
 func (c *Config) checkLatent() error {
 	l := &c.Latent
-	if *l == (Latent{}) {
+	if n := c.names(); *l == (Latent{}) {
 		return nil
+	} else if n.latent.down == "" {
+		return bad("Latent", "models of the family %q have none", c.Family)
 	}
 	for _, n := range []struct {
 		name         string
@@ -165,7 +167,7 @@ func (c *Config) latentRope(f *fields, interleaved bool) {
 		return
 	}
 	c.ScoreScale = 1 / math.Sqrt(float64(head))
-	if m := c.Rope.MScaleAllDim; m != 0 && c.Rope.Kind != RopeDefault {
+	if m := c.Rope.MScaleAllDim; m != 0 {
 		if c.Rope.Factor > 1 {
 			m = 0.1*m*math.Log(c.Rope.Factor) + 1
 		} else {
@@ -197,6 +199,9 @@ func (c *Config) sparse(f *fields, std Experts, firstDense int) {
 	field(f, "first_k_dense_replace", &dense, firstDense)
 	if f.says("moe_layer_freq", "1"); f.out != nil || f.err != nil {
 		return
+	}
+	if !(scale > 0) {
+		f.fail("routed_scaling_factor", "%v, want a number above 0", scale)
 	}
 	if shared < 0 || shared > maxCount/max(1, e.Hidden) || e.Hidden < 1 {
 		f.fail("n_shared_experts", "%d of %d, want 0 or more, of 1 or more elements", shared, e.Hidden)

@@ -285,6 +285,7 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 // planPerLayer adds what [layers.PerLayer] does behind the second half of a layer.
 func (c *Config) planPerLayer(s sizes, l *plan.Layer) {
 	n := s.rows * int64(c.PerLayer)
+	l.Tiles = plan.Tiles{} // what it keeps is of all rows, so that tiles of the MLP are not counted on
 	l.Params = append(l.Params[:len(l.Params):len(l.Params)], []int{c.PerLayer, c.Dim}, []int{c.Dim, c.PerLayer}, []int{c.Dim})
 	l.Kept += 2*s.dim + 2*n // the input of the half and of the norm after it
 	l.Stats += s.rows

@@ -25,6 +25,9 @@ func init() {
 
 // further takes the fields of layers that predict further tokens, and of training them.
 func (c *Config) further(f *fields) {
+	if c.names().further {
+		f.put("num_nextn_predict_layers", 0) // which are passed over
+	}
 	for _, name := range []string{"num_nextn_predict_layers", "num_mtp_layers", "ep_size", "aux_loss_alpha", "seq_aux", "output_router_logits"} {
 		f.ignore(name)
 	}

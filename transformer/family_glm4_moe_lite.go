@@ -10,7 +10,11 @@ func init() {
 			c.countLatent(f, Latent{QueryRank: 768, Rank: 512, KeyDim: 192, RopeDim: 64, ValueDim: 256})
 			c.activation(f, "hidden_act", "silu")
 			types := c.mlpTypes()
-			c.sparse(f, Experts{Count: 64, Chosen: 4, Hidden: 1536, Shared: 1, Scale: 1.8}, 1)
+			f.says("first_k_dense_replace", "1") // mlp_layer_types says it
+			delete(f.raw, "first_k_dense_replace")
+			if c.sparse(f, Experts{Count: 64, Chosen: 4, Hidden: 1536, Shared: 1, Scale: 1.8}, 1); f.out != nil {
+				delete(f.out, "first_k_dense_replace")
+			}
 			loose(f, "mlp_layer_types", &types, nil)
 			c.denseTypes(f, types)
 			c.groups(f, 1, 1, 2)

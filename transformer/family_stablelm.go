@@ -5,7 +5,7 @@ func init() {
 		name: "stablelm", class: "StableLm", names: llamaNames,
 		gguf: ggufForm{arch: "stablelm", square: true, ownHead: true, turned: true, keys: func(c *Config, m *ggufMetadata) {
 			m.add("use_parallel_residual", c.Parallel)
-		}, parallel: func(r *ggufReader) bool { return !r.has("blk.0.ffn_norm.weight") }},
+		}, parallelByNames: true, parallel: func(r *ggufReader) bool { return !r.has("blk.0.ffn_norm.weight") }},
 		std: defaults{vocab: 50304, dim: 2560, hidden: 6912, layers: 32, heads: 32, kvHeads: 32, context: 4096, bos: 0, eos: 0, pad: -1, eps: 1e-5,
 			norm: "layer_norm_eps", turned: 0.25},
 		layers: func(c *Config) {

@@ -117,7 +117,7 @@ func (m *Model) FirstValues(name string) func(lo int, w []float32) error {
 func (m *Model) fill(dst snug.View, index int) error {
 	const piece = 1 << 16
 	numbers := make([]float32, min(piece, dst.Len()))
-	low, _, err := snug.MakeView(snug.CPU(), m.dtype, len(numbers))
+	low, _, err := snug.MakeView(snug.CPU(), dst.DType(), len(numbers))
 	if err != nil {
 		return err
 	}

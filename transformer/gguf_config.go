@@ -145,7 +145,11 @@ func configOfGGUF(f *gguf.File) (*Config, *GGUF, error) {
 	r.common(family)
 	r.rope()
 	base, share := family.std.ropeNames()
-	r.fields[base], r.fields[share] = r.fields["rope_theta"], r.fields["partial_rotary_factor"]
+	for to, from := range map[string]string{base: "rope_theta", share: "partial_rotary_factor"} {
+		if x, found := r.fields[from]; found {
+			r.fields[to] = x
+		}
+	}
 	r.special()
 	if r.err != nil {
 		return nil, nil, r.err
@@ -392,6 +396,7 @@ func (r *ggufReader) compareMetadata(want []gguf.Pair) error {
 		y, _ := ggufNumber(value)
 		switch {
 		case !own || r.form.unread(key):
+		case key == "use_parallel_residual" && r.form.parallel != nil && r.form.parallelByNames: // which llama.cpp does not read
 		case known && number && math.Abs(x-y) <= 1e-6*max(math.Abs(x), math.Abs(y)), known && p.Value == value:
 		case known:
 			return fmt.Errorf("%s is %s, and the model that the other numbers describe has %v: %w", p.Key, shortValue(p.Value), value, snug.ErrConfig)

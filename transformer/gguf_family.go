@@ -43,7 +43,8 @@ type ggufForm struct {
 	// many reports whether llama-quantize takes more bits for v, as it does for models of 70 billion parameters.
 	many func(c *Config) bool
 	// parallel reports whether both halves of the layers of a file read the same.
-	parallel func(r *ggufReader) bool
+	parallel        func(r *ggufReader) bool
+	parallelByNames bool // llama.cpp takes that from the names of tensors, whatever use_parallel_residual says
 	// keys adds the metadata that are the family's own.
 	keys func(c *Config, m *ggufMetadata)
 }

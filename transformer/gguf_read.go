@@ -34,7 +34,7 @@ func newGGUF(f *gguf.File, o Options) (*Model, error) {
 		return nil, err
 	}
 	if o.keeps(config.Stored) && o.Device != nil && !o.Device.IsCPU() {
-		return nil, fmt.Errorf("matrices in blocks of llama.cpp's are for the CPU, and the model is for %s: %w", o.Device.Name(), snug.ErrDevice)
+		return nil, fmt.Errorf("matrices in blocks of llama.cpp's are for the CPU, and the model is for %s: take Options.Decode or a Base (-full, -base): %w", o.Device.Name(), snug.ErrDevice)
 	}
 	from := &ggufSource{file: f, form: form, places: map[string]ggufPlace{}}
 	stored := map[string]bool{}
@@ -288,7 +288,7 @@ func (p *ggufPart) paired(row int) int {
 }
 
 // quantized reads a matrix in blocks.
-func (s *ggufSource) quantized(_ *quantizer, p *Param) (*qlora.Weight, error) {
+func (s *ggufSource) quantized(_ *quantizer, p *Param, _ *snug.Device) (*qlora.Weight, error) {
 	at, err := s.place(p)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 
 // rope sets the fields of the rope.
 func (r *ggufReader) rope() {
-	if !r.take("rope_theta", "rope.freq_base") && r.has("blk.0.attn_q.weight") {
+	if !r.take("rope_theta", "rope.freq_base") && !r.has("position_embd.weight") {
 		r.fields["rope_theta"] = 10_000 // what llama.cpp takes then
 	}
 	kind, said := r.file.Value(r.arch + ".rope.scaling.type")

@@ -71,11 +71,19 @@ func (c *Config) checkMixers() error {
 	return nil
 }
 
-// checkMixers returns an error unless the device has what the layers are.
-func (m *Model) checkMixers() error {
+// checkDevice returns an error unless the device has what the layers are.
+func (m *Model) checkDevice() error {
+	for _, n := range []struct {
+		name string
+		is   bool
+	}{{"latent attention", m.config.latent()}, {"groups of experts", m.config.Experts.Groups > m.config.Experts.ChosenGroups}} {
+		if n.is && !m.dev.IsCPU() {
+			return fmt.Errorf("the model has %s, which the CPU alone computes, and the device is %s: %w", n.name, m.dev, snug.ErrDevice)
+		}
+	}
 	for x := range m.config.mixes {
 		if !m.dev.IsCPU() {
-			return fmt.Errorf("the model has layers that the CPU alone computes (%s), and the device is %s: %w", x.stage, m.dev, snug.ErrNotBuilt)
+			return fmt.Errorf("the model has layers that the CPU alone computes (%s), and the device is %s: %w", x.stage, m.dev, snug.ErrDevice)
 		}
 	}
 	return nil

@@ -34,7 +34,7 @@ func TestMixersRefused(t *testing.T) {
 		})
 	}
 	_, err = New(config, Options{Device: kerneltest.Backends(t)[2].Dev})
-	require.ErrorIs(t, err, snug.ErrNotBuilt)
+	require.ErrorIs(t, err, snug.ErrDevice)
 	require.ErrorContains(t, err, "the CPU alone computes (conv)")
 
 	m, err := Open("testdata/models/lfm2", Options{})

@@ -212,6 +212,9 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	if len(stored) > 0 {
 		m.coded = codes{config.Stored, config.StoredBlock, config.StoredGroups, stored}
 		if m.options.keeps(config.Stored) {
+			if storedForms[config.Stored].host && !m.dev.IsCPU() {
+				return nil, fmt.Errorf("matrices in groups (GPTQ, AWQ) are for the CPU, and the model is for %s: take Options.Decode or a Base (-full, -base): %w", m.dev.Name(), snug.ErrDevice)
+			}
 			m.stored, m.storedType = map[string]bool{}, config.Stored
 			for _, t := range m.config.tensors(m.config.layout()) {
 				if stored[t.Name] && m.config.isMatrix(t) {
@@ -238,10 +241,10 @@ func newModel(config *Config, o Options, stored map[string]bool) (*Model, error)
 	if !(o.Smoothing >= 0 && o.Smoothing <= 1) || !(o.ZLoss >= 0 && o.ZLoss <= math.MaxFloat32) {
 		return nil, fmt.Errorf("the option Smoothing is %v and ZLoss %v, want 0 to 1 and a finite number of 0 or more: %w", o.Smoothing, o.ZLoss, snug.ErrConfig)
 	}
-	if o.PlainAttention && (!m.dev.IsCPU() || config.ScoreCap != 0) {
-		return nil, fmt.Errorf("the option PlainAttention is for the CPU and for models without a cap of scores: %w", snug.ErrConfig)
+	if o.PlainAttention && (!m.dev.IsCPU() || config.ScoreCap != 0 || config.latent()) {
+		return nil, fmt.Errorf("the option PlainAttention is for the CPU, and for models without a cap of scores and without latent attention: %w", snug.ErrConfig)
 	}
-	err := cmp.Or(m.checkMixers(), m.readTables())
+	err := cmp.Or(m.checkDevice(), m.readTables())
 	if err == nil {
 		err = m.make()
 	}
@@ -330,7 +333,7 @@ func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 // that project gradients.
 func (m *Model) Matrix(name string) (rows, cols int) {
 	p := m.index[name]
-	if p == nil || len(p.Shape) != 2 || p == m.table.Table || p == m.head || p == m.table.Positions {
+	if p == nil || len(p.Shape) != 2 || p == m.table.Table || p == m.head || p == m.table.Positions || m.config.isPerLayer(strings.TrimPrefix(name, m.config.layout().body)) {
 		return 0, 0
 	}
 	return p.Shape[0], p.Shape[1]

@@ -21,7 +21,7 @@ type source interface {
 	// readFrom is read for as many elements as v has, from one on: whole rows, and whole heads of q and k.
 	readFrom(p *Param, lo int, v snug.View) error
 	// quantized reads a matrix that is quantized in the source.
-	quantized(q *quantizer, p *Param) (*qlora.Weight, error)
+	quantized(q *quantizer, p *Param, dev *snug.Device) (*qlora.Weight, error)
 	Close() error
 }
 
@@ -95,12 +95,12 @@ func (s *hubFolder) readFrom(p *Param, lo int, v snug.View) error {
 	return s.w.LoadAt(s.names[p.Name], lo, v)
 }
 
-func (s *hubFolder) quantized(q *quantizer, p *Param) (w *qlora.Weight, err error) {
+func (s *hubFolder) quantized(q *quantizer, p *Param, dev *snug.Device) (w *qlora.Weight, err error) {
 	name := s.names[p.Name]
 	if at, joined := q.config.slot(p.Name); joined {
-		w, err = s.stored.LoadRows(name, qlora.Rows{First: at.expert*at.cols + at.first, Step: at.step, Count: at.cols / at.step}, q.dev)
+		w, err = s.stored.LoadRows(name, qlora.Rows{First: at.expert*at.cols + at.first, Step: at.step, Count: at.cols / at.step}, dev)
 	} else {
-		w, err = s.stored.Load(name, q.dev)
+		w, err = s.stored.Load(name, dev)
 	}
 	if err != nil {
 		return nil, err

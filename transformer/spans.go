@@ -19,6 +19,9 @@ func (m *Model) span(c *layers.Batch, spans [][2]int) error {
 	if m.options.PlainAttention {
 		return fmt.Errorf("the batch has Spans, and the model the option PlainAttention: %w", snug.ErrConfig)
 	}
+	if m.config.latent() {
+		return fmt.Errorf("the batch has Spans, and the model latent attention: %w", snug.ErrConfig)
+	}
 	c.Prefixes = m.prefixes()
 	return errors.Unwrap(c.Span(spans)) // without the name of package layers
 }

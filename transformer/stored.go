@@ -233,6 +233,10 @@ type storedForm struct {
 	beside []string
 	// whole says that a matrix is read as a whole before it is decoded, which takes its codes, and not some rows at a time.
 	whole bool
+	// host says that such weights are on the CPU alone.
+	host bool
+	// zeroBias says that a matrix may have a bias of zeros beside it that the family does not have.
+	zeroBias bool
 }
 
 // storedForms are the forms. Experts that share a tensor have a description of their own, see blocksOf.
@@ -285,7 +289,11 @@ func (c *Config) describesStored(name string, known map[string]bool) bool {
 	if c.Stored == 0 {
 		return false
 	}
-	for _, end := range storedForms[c.Stored].beside {
+	form := storedForms[c.Stored]
+	if module, is := strings.CutSuffix(name, ".bias"); is && form.zeroBias && known[module+".weight"] {
+		return true // whose elements compare has looked at
+	}
+	for _, end := range form.beside {
 		if module, is := strings.CutSuffix(name, "."+end); is {
 			return known[module+".weight"]
 		}
@@ -328,11 +336,32 @@ func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
 // decodePiece is the number of elements that are decoded at a time. Tests lower it.
 var decodePiece = 1 << 20
 
+// decodeOnHost is decode for a matrix in a form of the CPU, into a vector of another device.
+func (s *hubFolder) decodeOnHost(q *quantizer, p *Param, v snug.View) (err error) {
+	host, free, err := snug.MakeView(snug.CPU(), v.DType(), v.Len())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, free()) }()
+	w, err := s.quantized(q, p, snug.CPU())
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(w.Dequantize(host), w.Close()); err != nil {
+		return err
+	}
+	return snug.Copy(v, host)
+}
+
 // decode reads a matrix that the folder has quantized into v, in the model's type, some rows at a time.
 func (s *hubFolder) decode(q *quantizer, p *Param, v snug.View) error {
 	name := s.names[p.Name]
-	if _, joined := q.config.slot(p.Name); joined || storedForms[q.coded.form].whole {
-		w, err := s.quantized(q, p)
+	form := storedForms[q.coded.form]
+	if form.host && !q.dev.IsCPU() {
+		return s.decodeOnHost(q, p, v)
+	}
+	if _, joined := q.config.slot(p.Name); joined || form.whole {
+		w, err := s.quantized(q, p, q.dev)
 		if err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package transformer
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -16,6 +17,8 @@ type awqStored struct {
 	GSize   int             `json:"q_group_size"`
 	Zeros   *bool           `json:"zero_point"`
 	Version string          `json:"version"`
+	Format  string          `json:"format"`            // of transformers 5
+	Layout  string          `json:"checkpoint_format"` // of GPTQModel
 	Float   json.RawMessage `json:"modules_to_not_convert"`
 }
 
@@ -25,10 +28,8 @@ func init() {
 		if err := json.Unmarshal(raw, &q); err != nil {
 			return s, err
 		}
-		q.Bits, q.Size = max(q.Bits, q.WBits), q.Size+q.GSize // a file has one name of each
-		if q.Size == 0 {
-			q.Size = 128
-		}
+		q.Bits, q.Size = cmp.Or(q.Bits, q.WBits, 4), cmp.Or(q.Size, q.GSize, 128)
+		q.Version = cmp.Or(q.Version, q.Format, q.Layout)
 		switch {
 		case q.Bits != 4:
 			return s, notStored("bits %d, want 4", q.Bits)
@@ -37,6 +38,6 @@ func init() {
 		case q.Zeros != nil && !*q.Zeros:
 			return s, notStored("zero_point false")
 		}
-		return groupedAs(c, qlora.Groups{Bits: 4, Size: q.Size, Layout: qlora.AWQ}, skipped(q.Float))
+		return groupedAs(c, qlora.Groups{Bits: 4, Size: q.Size, Layout: qlora.AWQ}, false, skipped(q.Float))
 	}})
 }

@@ -3,6 +3,7 @@ package transformer
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/snug-ml/snug/amp"
@@ -19,6 +20,8 @@ type gptqStored struct {
 	Pack    string          `json:"pack_dtype"`
 	Dynamic json.RawMessage `json:"dynamic"`
 	Marlin  bool            `json:"is_marlin_format"`
+	Order   bool            `json:"desc_act"`
+	Sym     bool            `json:"sym"`
 }
 
 // gptqLayouts are the values of checkpoint_format.
@@ -26,7 +29,7 @@ var gptqLayouts = map[string]qlora.Layout{"": qlora.GPTQ, "gptq": qlora.GPTQ, "g
 
 func init() {
 	registerStored(storedMethod{name: "gptq", read: func(raw json.RawMessage, c *Config) (s storedAs, err error) {
-		q := gptqStored{Size: 128}
+		q := gptqStored{Size: 128, Sym: true}
 		if err := json.Unmarshal(raw, &q); err != nil {
 			return s, err
 		}
@@ -41,27 +44,29 @@ func init() {
 			return s, notStored("bits %d, want 2, 4 or 8", q.Bits)
 		case q.Pack != "" && q.Pack != "int32":
 			return s, notStored("pack_dtype %.40q, want int32", q.Pack)
-		case compact(q.Dynamic) != "" && compact(q.Dynamic) != "{}":
+		case !slices.Contains([]string{"", "null", "{}"}, compact(q.Dynamic)):
 			return s, notStored("dynamic %.40s, which gives modules other bits", q.Dynamic)
 		}
-		return groupedAs(c, qlora.Groups{Bits: q.Bits, Size: q.Size, Layout: layout}, nil)
+		return groupedAs(c, qlora.Groups{Bits: q.Bits, Size: q.Size, Layout: layout, Ordered: q.Order}, q.Sym, nil)
 	}})
 }
 
-// groupedAs returns what the files of a method with groups have.
-func groupedAs(c *Config, g qlora.Groups, floats func(*Config, []string) bool) (s storedAs, err error) {
+// groupedAs returns what the files of a method with groups have. Symmetric groups have no zero points of their own. Groups are cut to
+// powers of two, as package qlora does, and those of a whole row to those of the width of the model.
+func groupedAs(c *Config, g qlora.Groups, symmetric bool, floats func(*Config, []string) bool) (s storedAs, err error) {
 	if g.Size != -1 && g.Size < 1 {
 		return s, fmt.Errorf("group_size is %d, want 1 or more, or -1", g.Size)
 	}
-	size := float64(g.Size)
-	if g.Size == -1 {
-		size = max(1, float64(c.Dim))
+	size := g.Size
+	if size == -1 {
+		size = max(1, c.Dim)
 	}
+	size = min(size&-size, qlora.MaxBlock)
 	scale := 32. // in float32
-	if g.Layout == qlora.AWQ || g.Bits != 4 {
+	if !symmetric || g.Bits != 4 || size < 32 {
 		scale = 40 // and a zero point
 	}
-	return storedAs{form: qlora.Grouped, groups: g, bits: float64(max(4, g.Bits)) + scale/size, floats: floats}, nil
+	return storedAs{form: qlora.Grouped, groups: g, bits: float64(max(4, g.Bits)) + scale/float64(size), floats: floats}, nil
 }
 
 // grouped is the form of integers in groups. The file has no tensor called weight.
@@ -72,6 +77,6 @@ func grouped() storedForm {
 			return found, "" // its size depends on the bits, and is seen when it is read
 		},
 		beside: []string{"qweight", "qzeros", "scales", "g_idx"},
-		whole:  true,
+		whole:  true, host: true, zeroBias: true,
 	}
 }

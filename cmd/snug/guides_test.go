@@ -21,7 +21,7 @@ import (
 // explained are the pages of docs that are no guides. Their samples and commands are held by TestSamplesAreTheDocs and
 // TestDocuments, those of after-tuning.md and gguf.md by the tests of export and of GGUF files, those of serving.md by the tests of serve, and
 // those of gomlx.md by the tests of its module.
-var explained = []string{"after-tuning.md", "architecture.md", "backends.md", "data.md", "dependencies.md", "from-pytorch.md", "gguf.md", "images.md", "gomlx.md", "scaling.md", "serving.md", "troubleshooting.md"}
+var explained = []string{"models.md", "after-tuning.md", "architecture.md", "backends.md", "data.md", "dependencies.md", "from-pytorch.md", "gguf.md", "images.md", "gomlx.md", "scaling.md", "serving.md", "troubleshooting.md"}
 
 // ranksGuide is the guide with commands that call mpiexec.
 const ranksGuide = "many-processes.md"
