@@ -227,11 +227,10 @@ func (b *PerLayer) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
 func (b *PerLayer) Resave(p *Pass, x *Tensor) Saved { return b.save(p, x) }
 
 func (b *PerLayer) save(p *Pass, x *Tensor) *perLayerSaved {
-	s := newSaved[perLayerSaved](p)
 	if p.refuses(b, x) {
-		s.y = &Tensor{}
-		return s
+		return &perLayerSaved{blockSaved: blockSaved{output: output{&Tensor{}}}}
 	}
+	s := newSaved[perLayerSaved](p)
 	s.z, s.inner = b.Layer.ForwardSave(p, x)
 	s.y = p.Get(b.Out[0].Out)
 	s.keepPost(p, b.Post, b.Out[0].Out)
