@@ -115,7 +115,7 @@ func (c *Config) planLatent(s sizes) plan.Layer {
 	return l
 }
 
-// latentLlama are the names of models whose attention is a Latent and whose other names are Llama's. expertsOf says how experts are called.
+// latentLlama are the names of models whose attention is a Latent and whose other names are Llama's.
 var latentLlama = llamaNames.with(func(n *names) {
 	n.latent = latentNames{
 		queryDown: "self_attn.q_a_proj", queryNorm: "self_attn.q_a_layernorm", queryUp: "self_attn.q_b_proj",
