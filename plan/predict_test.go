@@ -246,7 +246,7 @@ func TestBadTasksAndRuns(t *testing.T) {
 		"bits of state":         func(t *Task, _ *Run) { t.StateBits = []int{0} },
 		"frozen bits":           func(t *Task, _ *Run) { t.Rank, t.Frozen = 4, []int{5} },
 		"frozen bits of FP8":    func(t *Task, _ *Run) { t.Rank, t.Base, t.Frozen = 4, qlora.FP8, []int{4} },
-		"unknown base":          func(t *Task, _ *Run) { t.Rank, t.Base = 4, qlora.GGUF+1 },
+		"unknown base":          func(t *Task, _ *Run) { t.Rank, t.Base = 4, qlora.Grouped+1 },
 		"a rate":                func(t *Task, _ *Run) { t.Device.Link = 0 },
 		"a batch too small":     func(_ *Task, r *Run) { r.Micro, r.Window = 1, 3 },
 		"a window of 0":         func(_ *Task, r *Run) { r.Window = 0 },

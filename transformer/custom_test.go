@@ -59,11 +59,10 @@ func TestCustom(t *testing.T) {
 
 func TestCustomRefused(t *testing.T) {
 	for want, change := range map[string]func(c *Config){
-		"PackedQKV: q, k and v in one":                               func(c *Config) { c.QKNorm = true },
-		"UpBias: an activation without a gate":                       func(c *Config) { c.UpBias = false },
-		"UpBias: only an MLP without a gate":                         func(c *Config) { c.Gated, c.Activation = true, SiLU },
-		"NormPlusOne: a LayerNorm":                                   func(c *Config) { c.NormPlusOne = true },
-		"PostNorms":                                                  func(c *Config) { c.PostNorms = true },
+		"PackedQKV: q, k and v in one":       func(c *Config) { c.QKNorm = true },
+		"UpBias: without a gate":             func(c *Config) { c.UpBias = false },
+		"UpBias: only an MLP without a gate": func(c *Config) { c.Gated, c.Activation = true, SiLU },
+		"PostNorms":                          func(c *Config) { c.PostNorms = true },
 		`PackedQKV: true, and the family "gpt2" can only have false`: func(c *Config) { c.Family, c.UpBias = "gpt2", false },
 	} {
 		t.Run(want, func(t *testing.T) {
