@@ -428,6 +428,10 @@ func (c *Config) check() error {
 // checkExperts returns an error unless the fields of the experts fit one another.
 func (c *Config) checkExperts() error {
 	e := &c.Experts
+	together := 1 // experts whose matrices are in one tensor of a file
+	if c.names().experts.joined {
+		together = max(1, e.Count)
+	}
 	number := func(x float64) bool { return x >= 0 && x <= math.MaxFloat32 }
 	switch {
 	case e.Count == 0 && !reflect.ValueOf(*e).IsZero():
@@ -438,7 +442,7 @@ func (c *Config) checkExperts() error {
 		return bad("Experts.Count", "%d, want 1 to %d in a layer, and up to %d in all", e.Count, maxExperts, maxAllExperts)
 	case e.Chosen < 1 || e.Chosen > e.Count:
 		return bad("Experts.Chosen", "%d, want 1 to the %d experts", e.Chosen, e.Count)
-	case e.Hidden < 1 || e.Hidden > maxCount || e.Hidden > math.MaxInt/c.Dim/e.Count/2:
+	case e.Hidden < 1 || e.Hidden > maxCount || e.Hidden > math.MaxInt/c.Dim/together/2:
 		return bad("Experts.Hidden", "%d, want 1 to %d, and matrices whose elements an int counts", e.Hidden, maxCount)
 	case e.Dense != nil && len(e.Dense) != c.Layers:
 		return bad("Experts.Dense", "%d layers, want %d or nil", len(e.Dense), c.Layers)
