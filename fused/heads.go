@@ -14,9 +14,9 @@ type Heads struct {
 	Head int // elements from a head to the next; 0: all heads have the same
 }
 
-// CopyHeads copies dim elements of each of so many heads in each row from src to dst, whose layouts are from and to. It puts
-// together, or takes apart, heads of which some elements come from elsewhere, such as the keys of multi-head latent attention
-// (DeepSeek-AI 2024, arXiv:2405.04434), whose rotated elements all heads share: from.Head is 0 then.
+// CopyHeads copies dim elements of each head of each row from src to dst. The layouts of src and dst are from and to. With it a caller
+// makes heads of parts that lie apart: the keys of multi-head latent attention (DeepSeek-AI 2024, arXiv:2405.04434) have elements of
+// their own, and rotated ones that all heads share. For shared elements from.Head is 0. It takes no memory.
 //
 // dst and src have one type. Errors wrap [snug.ErrShape] for vectors that the layouts exceed, and for heads of dst that overlap;
 // [snug.ErrDType] for other types; and [snug.ErrDevice] for a device other than the CPU. dst and src must not overlap.
@@ -36,8 +36,8 @@ func CopyHeads[V snug.Vector](dst, src V, to, from Heads, rows, heads, dim int) 
 	return nil
 }
 
-// SumHeads sets dim elements of each row of dst to the sum of those elements of so many heads of src: what the backward step of a
-// CopyHeads with from.Head 0 does. Sums are of float32, in the order of the heads, and rounded once. Errors are those of CopyHeads.
+// SumHeads adds up the heads of each row of src, dim elements each, and writes the sums to dst. It is the backward step of a CopyHeads
+// with from.Head 0. Each worker holds 8·dim bytes. Sums are of float32, in the order of the heads, and rounded once. Errors are those of CopyHeads.
 func SumHeads[V snug.Vector](dst, src V, to, from Heads, rows, heads, dim int) error {
 	check := &checks{op: "SumHeads"}
 	j := headsJob{snug.ViewOf(dst), snug.ViewOf(src), to, from, rows, heads, dim}

@@ -36,8 +36,8 @@ type Router struct {
 	// Scale multiplies the weights. 0 means 1.
 	Scale float32
 
-	// Groups, unless 0 or 1, divides the experts into so many groups of neighbors, of which a row gets experts of the best
-	// ChosenGroups alone. The score of a group is the sum of what its GroupTop best experts are ordered by, scores plus bias: 0 means 1.
+	// Groups is how many groups of neighbors the experts are divided into; 0 and 1 mean none. A row gets experts of its best ChosenGroups
+	// groups alone. The score of a group is the sum of what its GroupTop best experts are ordered by, scores plus bias: 0 means 1.
 	// They hold Chosen experts or more. On the CPU alone.
 	Groups, ChosenGroups, GroupTop int
 }

@@ -13,7 +13,7 @@ import (
 //
 //	y = x + Σ weight·down(act(gate·h)·up·h)   over the experts that the router chooses for a row, h = norm(x)
 //
-// and adds that of the Shared expert, if there is one.
+// If there is a Shared expert, its output is added for every row.
 //
 // Rows are grouped by expert, without padding: the rows of an expert are copied into one tensor, and the products of
 // the expert run over this tensor only. The layer keeps its output and the router's logits. The backward step routes by

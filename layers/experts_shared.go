@@ -14,7 +14,7 @@ type SharedExpert struct {
 	Gate     *Linear  // nil for none
 }
 
-// check returns an error unless the expert takes rows of so many elements and is whole.
+// check returns an error if a matrix is missing, or does not take rows of in elements.
 func (s *SharedExpert) check(in int) error {
 	if s == nil {
 		return nil
