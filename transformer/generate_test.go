@@ -15,11 +15,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// generateGolden is testdata/generate.json, which transformers computed.
-type generateGolden struct {
-	Models map[string]struct {
-		Prompt, Tokens []int32
-	}
+// greedyGolden is what transformers generates after a prompt.
+type greedyGolden struct{ Prompt, Tokens []int32 }
+
+func (g modelGolden) greedy(t testing.TB) (want greedyGolden) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(g.dir, "greedy.json"))
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &want))
+	require.NotEmpty(t, want.Tokens)
+	return want
+}
+
+// filterGolden is testdata/filters.json, which transformers computed.
+type filterGolden struct {
 	Filters []struct {
 		Temperature   float32
 		TopK          int     `json:"top_k"`
@@ -27,14 +36,6 @@ type generateGolden struct {
 		Logits        []float32
 		Probabilities []float64
 	}
-}
-
-func readGenerated(t testing.TB) (g generateGolden) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", "generate.json"))
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &g))
-	return g
 }
 
 func newGenerator(t testing.TB, m *Model, o GenerateOptions) *Generator {
@@ -46,11 +47,10 @@ func newGenerator(t testing.TB, m *Model, o GenerateOptions) *Generator {
 }
 
 func TestGreedyAgainstTransformers(t *testing.T) {
-	golden := readGenerated(t)
 	for _, name := range modelNames {
-		want := golden.Models[name]
-		require.NotEmpty(t, want.Tokens, name)
-		m := open32(t, readModel(t, name), Options{})
+		golden := readModel(t, name)
+		want := golden.greedy(t)
+		m := open32(t, golden, Options{})
 		for _, chunk := range []int{0, 1, 5} {
 			g := newGenerator(t, m, GenerateOptions{Context: len(want.Prompt) + len(want.Tokens), Chunk: chunk})
 			for range 2 {
@@ -101,7 +101,9 @@ func TestCachedLogitsAgainstTransformers(t *testing.T) {
 }
 
 func TestFiltersAgainstTransformers(t *testing.T) {
-	for i, f := range readGenerated(t).Filters {
+	var golden filterGolden
+	readGolden(t, "filters.json", &golden)
+	for i, f := range golden.Filters {
 		s := newSampler(Sampling{Temperature: f.Temperature, TopK: f.TopK, TopP: f.TopP}, len(f.Logits))
 		sum := s.weigh(f.Logits, slices.Max(f.Logits))
 		for token, want := range f.Probabilities {

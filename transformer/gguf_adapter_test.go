@@ -21,7 +21,7 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// loraGolden is what convert_lora_to_gguf.py makes of an adapter of a model of gguf.json.
+// loraGolden is what convert_lora_to_gguf.py makes of an adapter of a model of the folder gguf.
 type loraGolden struct {
 	Model string
 	Files map[string]struct {

@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"iter"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -35,9 +36,10 @@ type ggufGolden struct {
 }
 
 func ggufGoldens(t *testing.T) (all map[string]ggufGolden) {
-	text, err := os.ReadFile("testdata/gguf.json")
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &all))
+	all = map[string]ggufGolden{}
+	for _, models := range readGoldens[map[string]ggufGolden](t, "gguf") {
+		maps.Copy(all, models)
+	}
 	return all
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -25,11 +26,35 @@ type modelGolden struct {
 	weights   *amp.Weights
 }
 
-var modelNames = []string{"llama", "llama_linear", "llama_dynamic", "llama_llama3", "llama_yarn",
-	"mistral", "ministral", "seed_oss", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "gemma3_images", "gemma4", "gemma4_shared", "gpt2", "gpt2_untied",
-	"mixtral", "qwen3_moe", "qwen3_moe_norm", "gpt_oss", "ministral3", "mistral3_images", "smollm3", "ernie4_5", "glm4", "phi3", "phi3_long", "lfm2",
-	"deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu",
-	"arcee", "nemotron", "starcoder2", "stablelm", "stablelm_parallel", "gpt_neox", "gpt_neox_follow", "granite", "olmo2"}
+// modelNames are the folders of testdata/models that have what transformers generates.
+var modelNames = foldersWith("models", "greedy.json")
+
+// foldersWith returns the folders of a folder of testdata that have a file.
+func foldersWith(dir, file string) (names []string) {
+	paths, err := filepath.Glob(filepath.Join("testdata", dir, "*", file))
+	if err != nil {
+		panic(err)
+	}
+	for _, path := range paths {
+		names = append(names, filepath.Base(filepath.Dir(path)))
+	}
+	return names
+}
+
+// readGoldens reads the files of a folder of testdata, a family each.
+func readGoldens[T any](t testing.TB, dir string) map[string]T {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join("testdata", dir, "*.json"))
+	require.NoError(t, err)
+	require.Greater(t, len(paths), 20, dir)
+	all := map[string]T{}
+	for _, path := range paths {
+		var one T
+		readGolden(t, filepath.Join(dir, filepath.Base(path)), &one)
+		all[strings.TrimSuffix(filepath.Base(path), ".json")] = one
+	}
+	return all
+}
 
 func readModel(t testing.TB, name string) modelGolden {
 	t.Helper()

@@ -31,6 +31,8 @@ from peft import LoraConfig, PeftModel, VeraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
+import families
+
 here = pathlib.Path(__file__).parent
 transformers.logging.set_verbosity_error()
 warnings.filterwarnings("ignore")
@@ -47,56 +49,11 @@ def dequantize(a, absmax, block, kind, shape, dtype):
 override = torch.library.Library("bitsandbytes", "IMPL")
 override.impl("dequantize_4bit", dequantize, "CPU", allow_override=True)
 
-ALL = {"target_modules": "all-linear", "r": 4, "lora_alpha": 8}
-SOME = {**ALL, "r": 2}
-ADAPTERS = {
-    "llama_lora": ("llama", False, ALL),
-    "llama_rslora": ("llama", False, {"target_modules": ["q_proj", "v_proj", "mlp.down_proj"], "r": 3, "lora_alpha": 6, "use_rslora": True,
-                                      "rank_pattern": {"v_proj": 5, r"layers\.1\..*down_proj": 2}, "alpha_pattern": {"q_proj": 2}}),
-    "llama_nf4": ("llama", True, ALL),
-    "mistral_layers": ("mistral", False, {"target_modules": ["o_proj", "gate_proj"], "r": 4, "lora_alpha": 16, "layers_to_transform": [1]}),
-    "qwen2_nf4": ("qwen2", True, {"target_modules": r".*\.(q_proj|k_proj|up_proj)", "r": 4, "lora_alpha": 8}),
-    "gemma3_nf4": ("gemma3", True, ALL),
-    # The class of the whole model; the part for images has modules with these ends, too.
-    "gemma3_images": ("gemma3_images", False, {"target_modules": ["q_proj", "k_proj", "gate_proj", "down_proj"], "r": 3, "lora_alpha": 6,
-                                               "rank_pattern": {r"language_model\.layers\.1\..*q_proj": 2}}),
-    "gemma4_lora": ("gemma4", False, ALL),
-    "gemma4_shared_lora": ("gemma4_shared", False, {**ALL, "lora_alpha": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection"]}),
-    "gpt2_lora": ("gpt2", False, {**ALL, "fan_in_fan_out": True}),
-    "gpt2_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True}),
-    "llama_dora": ("llama", False, {**ALL, "use_dora": True}),
-    "llama_dora_nf4": ("llama", True, {**ALL, "use_dora": True, "use_rslora": True}),
-    "gemma3_dora": ("gemma3", False, {"target_modules": ["o_proj", "k_proj", "down_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),
-    "gpt2_dora": ("gpt2", False, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
-    "llama_saved": ("llama", False, {**ALL, "modules_to_save": ["embed_tokens", "lm_head", "norm"]}),
-    "qwen2_saved_nf4": ("qwen2", True, {**ALL, "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True}),
-    "llama_vera": ("llama", False, {"vera": True, "target_modules": "all-linear", "r": 6, "projection_prng_key": 7}),
-    "qwen2_vera_nf4": ("qwen2", True, {"vera": True, "target_modules": ["q_proj", "down_proj"], "r": 24, "save_projection": False, "modules_to_save": ["norm"]}),
-    "gpt2_vera": ("gpt2", False, {"vera": True, "target_modules": ["c_attn", "c_proj"], "r": 5, "projection_prng_key": 2**32 + 1, "fan_in_fan_out": True}),
-    "gpt2_dora_nf4": ("gpt2", True, {**ALL, "fan_in_fan_out": True, "use_dora": True}),
-    "phi3_lora": ("phi3", False, ALL),
-    "deepseek_v3_lora": ("deepseek_v3", False, {**ALL, "r": 1, "target_modules": r".*\.(q_a_proj|q_b_proj|kv_a_proj_with_mqa|kv_b_proj|o_proj)"}),
-    "youtu_nf4": ("youtu", True, ALL),
-    "ministral3_lora": ("ministral3", False, ALL),
-    "lfm2_lora": ("lfm2", False, ALL),
-    "granite_lora": ("granite", False, ALL),
-    "olmo2_lora": ("olmo2", False, ALL),
-    "glm4_nf4": ("glm4", True, {"target_modules": ["q_proj", "gate_up_proj"], "r": 3, "lora_alpha": 6}),
-    "arcee_lora": ("arcee", False, SOME),
-    "nemotron_lora": ("nemotron", False, {**SOME, "target_modules": ["k_proj", "up_proj", "down_proj"]}),
-    "starcoder2_lora": ("starcoder2", False, SOME),
-    "stablelm_lora": ("stablelm", False, {**SOME, "target_modules": ["q_proj", "gate_proj", "o_proj"]}),
-    "gpt_neox_lora": ("gpt_neox", False, SOME),
-    "stablelm_parallel_lora": ("stablelm_parallel", False, SOME),
-    "mixtral_lora": ("mixtral", False, {**ALL, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}),
-    "gpt_oss_lora": ("gpt_oss", False, {"target_modules": ["q_proj", "k_proj", "o_proj"], "r": 3, "lora_alpha": 6, "use_dora": True}),
-}
+ADAPTERS = families.table("ADAPTERS")[0]
 # Adapters of each matrix of the experts, as PEFT wrote them with transformers 4. With transformers 5 it makes adapters
 # of parameters of them, which compute the same and train otherwise. Its conversion of qwen3_moe loses what a layer with
 # an MLP has.
-EXPERTS = {
-    "mixtral_experts": ("mixtral", ["q_proj", "w1", "w2", "w3"]),
-}
+EXPERTS = families.table("EXPERTS")[0]
 STEPS = 20
 
 

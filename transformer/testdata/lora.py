@@ -1,4 +1,4 @@
-# Writes lora.json: what llama.cpp's convert_lora_to_gguf.py makes of adapters of the models of gguf.json. Python 3.13,
+# Writes lora.json: what llama.cpp's convert_lora_to_gguf.py makes of adapters of the models of the folder gguf. Python 3.13,
 # `pip install torch==2.15.0 transformers==5.24.0 safetensors numpy`, and a checkout of llama.cpp of 2026-11.
 #
 #   python lora.py LLAMA_CPP > lora.json
@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 here = pathlib.Path(__file__).parent
-models = json.loads((here / "gguf.json").read_text())
+models = {name: model for path in sorted((here / "gguf").iterdir()) for name, model in json.loads(path.read_text()).items()}
 CASES = {name: (name, ["f32"]) for name in models if name != "gpt2"} | {"llama": ("llama", ["f32", "f16", "bf16", "q8_0"]), "tables": ("llama", ["f32"])}
 
 

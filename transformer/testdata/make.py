@@ -1,17 +1,17 @@
-"""Makes configs.json, folders.json and ropes.json with transformers, and checks what Config.Write wrote.
+"""Makes the folder configs, folders.json and ropes.json with transformers, and checks what Config.Write wrote.
 
 Python 3.11, transformers 5.24.0, torch 2.15.0:
 
     pip install transformers==5.24.0 torch==2.15.0
-    python transformer/testdata/make.py          # makes the files
-    python transformer/testdata/make.py check    # transformers reads written.json as the files it came from
+    python transformer/testdata/make.py          # makes the files, or those of configs that are named
+    python transformer/testdata/make.py check    # transformers reads the folder written as the files it came from
 
-configs.json  files config.json, and the models that transformers makes of them: their
+configs       files config.json of each family, and the models that transformers makes of them: their
               modules and parameters, on the device meta
 folders.json  what save_pretrained writes for small models, with their head and without: the
               file config.json, and the names and shapes of model.safetensors
 ropes.json    parameters of ropes, and what ROPE_INIT_FUNCTIONS returns for them
-written.json  what Config.Write makes of configs.json: UPDATE=1 go test ./transformer
+written       what Config.Write makes of configs: UPDATE=1 go test -run TestWriteConfig ./transformer
 """
 
 import hashlib
@@ -28,13 +28,20 @@ import torch
 import transformers
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3ForConditionalGeneration, LlamaConfig
-from transformers.activations import ACT2FN
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from cases import CASES, SPELLINGS, small
+import families
+from families.common import small
 
 here = pathlib.Path(__file__).parent
+PUBLISHED, OF = families.table("PUBLISHED")
+SPELLINGS, spelled = families.table("SPELLINGS")
+OF |= spelled
+CASES = {**PUBLISHED, **SPELLINGS}
+for module in families.ALL:
+    for kind in getattr(families.ALL[module], "DEFAULTS", []):
+        CASES[f"{kind}, defaults"], OF[f"{kind}, defaults"] = {"model_type": kind}, module
 transformers.logging.set_verbosity_error()
 ACTIVATIONS = {"SiLUActivation": "silu", "GELUTanh": "gelu_tanh", "NewGELUActivation": "gelu_tanh", "GELUActivation": "gelu", "ReLUSquaredActivation": "relu2"}
 
@@ -95,25 +102,9 @@ def experts(config, layers):
     return found, split
 
 
-def name_as_llama(config, body):
-    """Gives modules of LFM2 the names of Llama's, beside their own."""
-    also = object.__setattr__  # which registers nothing
-    also(body, "norm", body.embedding_norm)
-    attention = next(layer.self_attn for layer in body.layers if hasattr(layer, "self_attn"))
-    also(attention, "o_proj", attention.out_proj)
-    also(attention, "q_norm", attention.q_layernorm)
-    for layer in body.layers:
-        mlp = layer.feed_forward
-        also(layer, "self_attn", attention)
-        also(layer, "mlp", mlp)
-        for name, module in {"gate_proj": mlp.w1, "down_proj": mlp.w2, "act_fn": ACT2FN["silu"]}.items():
-            also(mlp, name, module)
-    config.intermediate_size = mlp.w1.out_features
-
-
 def describe(raw):
     whole = read(raw)
-    many = whole.model_type in ("gemma3", "mistral3")
+    many = hasattr(whole, "text_config")
     config = whole.text_config if many else whole
     gpt2 = config.model_type == "gpt2"
     with torch.device("meta"):
@@ -121,8 +112,8 @@ def describe(raw):
     neox = config.model_type == "gpt_neox"
     body = model.model.language_model if many else model.transformer if gpt2 else model.gpt_neox if neox else model.model
     layers = body.h if gpt2 else body.layers
-    if config.model_type == "lfm2":
-        name_as_llama(config, body)
+    if rename := families.hook(config.model_type, "name_as_llama"):
+        rename(config, body)
     first = layers[0]
     attention, mlp = (first.attn, first.mlp) if gpt2 else (first.attention, first.mlp) if neox else (first.self_attn, first.mlp)
     norm = body.ln_f if gpt2 else body.final_layer_norm if neox else body.norm
@@ -152,8 +143,6 @@ def describe(raw):
         "learned_positions": hasattr(body, "wpe"),
         "windows": [(config.sliding_window if config.model_type in ("mistral", "ministral3", "mixtral", "phi3", "starcoder2") else 0 if gpt2 else getattr(getattr(l, "self_attn", None), "sliding_window", None)) or 0
                     for l in layers],
-        **({"mixers": ["short_conv" if hasattr(l, "conv") else "" for l in layers] if any(hasattr(l, "conv") for l in layers) else None,
-            "conv_taps": config.conv_L_cache, "conv_bias": config.conv_bias} if config.model_type == "lfm2" else {}),
         "score_scale": attention.scaling, "score_cap": getattr(attention, "attn_logit_softcapping", None) or 0,
         "logit_cap": getattr(config, "final_logit_softcapping", None) or 0,
         "embedding_scale": 1.0 if gpt2 else getattr(body, "embedding_multiplier", None) or getattr(getattr(body, "embed_tokens", None), "scalar_embed_scale", 1.0), "tied": tied,
@@ -167,6 +156,8 @@ def describe(raw):
         "bos": config.bos_token_id, "eos": eos if isinstance(eos, list) else [] if eos is None else [eos], "pad": config.pad_token_id,
         "tensors": digest(parameters),
     }
+    if extra := families.hook(config.model_type, "extra"):
+        want["config"] = extra(config, body)
     if config.model_type == "gemma3_text":
         want["rope"] = frequencies(config, "full_attention")
         want["local_rope"] = frequencies(config, "sliding_attention")
@@ -232,20 +223,27 @@ def ropes():
 
 
 def check():
-    written = json.loads((here / "written.json").read_text())
-    for name, text in written.items():
-        raw = CASES[name]
-        want, got = describe(raw), describe(json.loads(text))
-        for key in want:
-            assert got[key] == want[key] or key == "score_scale" and abs(got[key] - want[key]) < 1e-12, (name, key, got[key], want[key])
-    print(len(written), "files that Config.Write wrote are read by transformers as what they were made of")
+    count = 0
+    for path in sorted((here / "written").iterdir()):
+        for name, text in json.loads(path.read_text()).items():
+            want, got = describe(CASES[name]), describe(json.loads(text))
+            for key in want:
+                assert got[key] == want[key] or key == "score_scale" and abs(got[key] - want[key]) < 1e-12, (name, key, got[key], want[key])
+            count += 1
+    print(count, "files that Config.Write wrote are read by transformers as what they were made of")
+
+
+def write(path, cases):
+    head = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0]}
+    lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+    path.write_text(json.dumps(head)[:-1] + ', "cases": [\n' + lines + "\n]}\n")
 
 
 if sys.argv[1:] == ["check"]:
     check()
 else:
-    cases = [{"name": name, "config": raw, "want": describe(raw)} for name, raw in CASES.items()]
-    head = {"transformers": transformers.__version__, "torch": torch.__version__.split("+")[0]}
-    for name, found in {"configs": cases, "folders": folders(), "ropes": ropes()}.items():
-        lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in found)
-        (here / f"{name}.json").write_text(json.dumps(head)[:-1] + ', "cases": [\n' + lines + "\n]}\n")
+    for module in sys.argv[1:] or sorted(set(OF.values())):
+        write(here / "configs" / f"{module}.json", [{"name": name, "config": raw, "want": describe(raw)} for name, raw in CASES.items() if OF[name] == module])
+    if not sys.argv[1:]:
+        write(here / "folders.json", folders())
+        write(here / "ropes.json", ropes())
