@@ -40,6 +40,34 @@ func BenchmarkDelta(b *testing.B) {
 	}
 }
 
+// BenchmarkSSD measures the state space with the heads of Falcon-H1 0.5B.
+func BenchmarkSSD(b *testing.B) {
+	for _, rows := range []int{1, 2048} {
+		d := SSD{Batch: Batch{Rows: rows}, Groups: 1, Heads: 24, StateDim: 128, Dim: 64}
+		n, m := rows*24*64, rows*128
+		x := kerneltest.Normal(1, 2*n+2*m+24*rows+72)
+		dy, dx, db, dc, ddt := x[n:2*n], make([]float32, n), make([]float32, m), make([]float32, m), make([]float32, rows*24)
+		bs, cs, dt, a := x[2*n:][:m], x[2*n+m:][:m], x[2*n+2*m:][:24*rows], x[2*n+2*m+24*rows:]
+		y, states, ws, state := make([]float32, n), make([]float32, d.StatesLen()), make([]float32, d.WorkspaceLen()), snug.ViewOf(make([]float32, d.StateLen()))
+		if rows == 1 {
+			d.Initial, d.Final = state, state
+		}
+		b.Run(fmt.Sprintf("forward %d", rows), func(b *testing.B) {
+			for b.Loop() {
+				require.NoError(b, SSDForward(y, x[:n], bs, cs, dt, a[:24], a[24:48], a[48:], states, d))
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*rows), "µs/row")
+		})
+		g := SSDGrads{X: snug.ViewOf(dx), B: snug.ViewOf(db), C: snug.ViewOf(dc), Dt: snug.ViewOf(ddt)}
+		b.Run(fmt.Sprintf("backward %d", rows), func(b *testing.B) {
+			for b.Loop() {
+				require.NoError(b, SSDBackward(g, dy, x[:n], bs, cs, dt, a[:24], a[24:48], a[48:], states, ws, d))
+			}
+			b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N*rows), "µs/row")
+		})
+	}
+}
+
 // BenchmarkConv measures the convolution of Qwen3.5 0.8B and the short convolution of LFM2 350M.
 func BenchmarkConv(b *testing.B) {
 	for name, c := range map[string]Conv{"silu": {Channels: 6144, Taps: 4, SiLU: true}, "gates": {Channels: 1024, Taps: 3, Gates: true}} {

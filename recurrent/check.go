@@ -52,6 +52,30 @@ func (b *Batch) check() error {
 	return nil
 }
 
+// kept returns the number of states of a head that the first sequences keep, one for every SegmentRows rows but the first.
+func (b *Batch) kept(sequences int) (n int) {
+	if b.Starts == nil {
+		return sequences * ((b.Rows/b.count() - 1) / SegmentRows)
+	}
+	for i := range sequences {
+		lo, hi := b.rows(i)
+		n += (hi - lo - 1) / SegmentRows
+	}
+	return n
+}
+
+// longest returns the rows of the longest sequence, chunkRows or SegmentRows at most.
+func (b *Batch) longest(most int) (n int) {
+	if b.Starts == nil {
+		return min(b.Rows/b.count(), most)
+	}
+	for i := range b.count() {
+		lo, hi := b.rows(i)
+		n = max(n, hi-lo)
+	}
+	return min(n, most)
+}
+
 // operand is a vector with its name in errors and the elements that it has, or at least has.
 type operand struct {
 	name     string

@@ -2,6 +2,7 @@ package recurrent
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
@@ -23,6 +24,7 @@ type Conv struct {
 	Channels, Taps int
 	SiLU           bool
 	Gates          bool // x and its gradient have rows of 3·Channels elements
+	XRow           int  // elements from row to row of x and of its gradient; 0: rows lie side by side
 	// Initial and Final are the last Taps-1 u before and of each sequence, [sequences, Taps-1, Channels] of float32, and
 	// of which an empty Initial is zeros and an empty Final is not written. GradInitial and GradFinal are their gradients in ConvBackward.
 	Initial, Final, GradInitial, GradFinal snug.View
@@ -60,6 +62,9 @@ func (c *Conv) width() int {
 	return c.Channels
 }
 
+// row returns the elements from row to row of x.
+func (c *Conv) row() int { return step(c.XRow, c.width()) }
+
 func (c *Conv) check() error {
 	if err := c.Batch.check(); err != nil {
 		return err
@@ -67,11 +72,17 @@ func (c *Conv) check() error {
 	if c.Taps < 1 || c.Taps > mostTaps {
 		return fmt.Errorf("%d taps, want 1 to %d: %w", c.Taps, mostTaps, snug.ErrShape)
 	}
-	_, err := product(c.Rows, c.Channels, 3*c.Taps)
+	if _, err := product(c.Rows, c.Channels, 3*c.Taps); err != nil {
+		return err
+	}
+	if c.XRow != 0 && c.XRow < c.width() || c.XRow > math.MaxInt32 {
+		return fmt.Errorf("XRow is %d, want %d or more: %w", c.XRow, c.width(), snug.ErrShape)
+	}
+	_, err := product(c.Rows, max(c.XRow, 1))
 	return err
 }
 
-// ConvForward computes y from x. x has Rows·Channels elements, or three times as many with Gates; y has Rows·Channels; w is
+// ConvForward computes y from x. x has Rows·Channels elements, or three times as many with Gates, unless XRow says that rows lie further apart; y has Rows·Channels; w is
 // [Channels, Taps], the last tap that of the row itself; bias has Channels elements, or none.
 func ConvForward[V snug.Vector](y, x, w, bias V, c Conv) error {
 	j := convJob{y: snug.ViewOf(y), x: snug.ViewOf(x), w: snug.ViewOf(w), bias: snug.ViewOf(bias), c: c}
@@ -112,12 +123,12 @@ func (j *convJob) check(op string) error {
 		return fmt.Errorf("recurrent: %s: %w", op, err)
 	}
 	n, state := c.Rows*c.Channels, c.count()*(c.Taps-1)*c.Channels
-	list := [5]operand{{name: "x", view: j.x, want: c.Rows * c.width()}, {name: "y", view: j.y, want: n}, {name: "w", view: j.w, want: c.Channels * c.Taps},
+	list := [5]operand{{name: "x", view: j.x, want: (c.Rows-1)*c.row() + c.width(), longer: c.XRow != 0}, {name: "y", view: j.y, want: n}, {name: "w", view: j.w, want: c.Channels * c.Taps},
 		{name: "bias", view: j.bias, want: c.Channels, optional: true}}
 	singles := [6]operand{{name: "Initial", view: c.Initial, want: state, optional: true}, {name: "Final", view: c.Final, want: state, optional: true}}
 	if j.back {
 		list[1].name = "dy"
-		list[4] = operand{name: "dx", view: j.dx, want: c.Rows * c.width()}
+		list[4] = operand{name: "dx", view: j.dx, want: (c.Rows-1)*c.row() + c.width(), longer: c.XRow != 0}
 		singles[2], singles[3] = operand{name: "dw", view: j.dw, want: c.Channels * c.Taps, optional: true}, operand{name: "db", view: j.db, want: c.Channels, optional: true}
 		singles[4], singles[5] = operand{name: "GradInitial", view: c.GradInitial, want: state, optional: true}, operand{name: "GradFinal", view: c.GradFinal, want: state, optional: true}
 	}
@@ -180,7 +191,7 @@ func (j *convJob) tile(buf []float32, block int) convTile {
 
 // row returns row i of x's n elements from the channel on, of its part 0, 1 or 2 with Gates.
 func (t *convTile) row(dst []float32, row, part int) {
-	half.Load(dst, t.convJob.x, row*t.c.width()+part*t.c.Channels+t.col)
+	half.Load(dst, t.convJob.x, row*t.c.row()+part*t.c.Channels+t.col)
 }
 
 // input sets u to that of a row.

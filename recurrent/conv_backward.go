@@ -100,7 +100,7 @@ func (t *convTile) gradZ(d []float32, row, i int, spare []float32) {
 		t.k.ColumnAffine(d, d, t.zero, gate, t.zero, false)
 	}
 	if c.Gates {
-		half.Store(t.dx, row*c.width()+c.Channels+t.col, spare)
+		half.Store(t.dx, row*c.row()+c.Channels+t.col, spare)
 	}
 }
 
@@ -117,13 +117,13 @@ func (t *convTile) gradU(du, dz []float32, i int) {
 func (t *convTile) leave(row int, du []float32) {
 	c := &t.c
 	if !c.Gates {
-		half.Store(t.dx, row*c.Channels+t.col, du)
+		half.Store(t.dx, row*c.row()+t.col, du)
 		return
 	}
 	for _, part := range [...]int{2, 0} { // du·x is the gradient of b, and du·b that of x
 		t.row(t.x, row, part)
 		t.k.ColumnAffine(t.x, t.x, t.zero, du, t.zero, false)
-		half.Store(t.dx, row*c.width()+(2-part)*c.Channels+t.col, t.x)
+		half.Store(t.dx, row*c.row()+(2-part)*c.Channels+t.col, t.x)
 	}
 }
 

@@ -101,30 +101,6 @@ func (d Delta) ScratchBytes(backward bool) int64 {
 
 func (d *Delta) stateLen() int { return d.KeyDim * d.Dim }
 
-// kept returns the number of states of a head that are kept of the first sequences.
-func (d *Delta) kept(sequences int) (n int) {
-	if d.Starts == nil {
-		return sequences * ((d.Rows/d.count() - 1) / SegmentRows)
-	}
-	for i := range sequences {
-		lo, hi := d.rows(i)
-		n += (hi - lo - 1) / SegmentRows
-	}
-	return n
-}
-
-// longest returns the rows of the longest sequence, chunkRows or SegmentRows at most.
-func (d *Delta) longest(most int) (n int) {
-	if d.Starts == nil {
-		return min(d.Rows/d.count(), most)
-	}
-	for i := range d.count() {
-		lo, hi := d.rows(i)
-		n = max(n, hi-lo)
-	}
-	return min(n, most)
-}
-
 func (d *Delta) scratch(backward bool) int {
 	c, square := chunkRows, chunkRows*chunkRows
 	common := 3*c*d.KeyDim + 2*c*d.Dim + 4*square + 8*c

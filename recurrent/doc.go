@@ -1,5 +1,5 @@
 // Package recurrent computes the layers that carry a state along a sequence in place of attention's keys and values, forward and
-// backward: the causal depthwise convolution and the gated delta rule.
+// backward: the causal depthwise convolution, the gated delta rule, and the selective state space of Mamba-2.
 //
 //	c := recurrent.Conv{Batch: recurrent.Batch{Rows: n}, Channels: d, Taps: 4, SiLU: true}
 //	err := recurrent.ConvForward(y, x, w, bias, c)                                  // y_t = silu(bias + Σ_j w_j·x_(t−3+j))
@@ -9,15 +9,19 @@
 //	err = recurrent.DeltaForward(out, q, k, v, g, beta, states, r)                  // r.StatesLen() float32
 //	err = recurrent.DeltaBackward(dq, dk, dv, dg, dbeta, dout, q, k, v, g, beta, states, r)
 //
+//	s := recurrent.SSD{Batch: recurrent.Batch{Rows: n}, Groups: 1, Heads: 24, StateDim: 128, Dim: 64}
+//	err = recurrent.SSDForward(y, x, b, c, dt, aLog, skip, bias, states, s)         // s.StatesLen() float32
+//	err = recurrent.SSDBackward(grads, dy, x, b, c, dt, aLog, skip, bias, states, workspace, s)
+//
 // Rows of all sequences lie one after the other, the channels or the heads of a row side by side. The state is 0 at the first
 // row of each sequence, or Initial, and Final takes what it is behind the last: with one row a sequence that is a step of
 // generation. Initial and Final may be the same memory.
 //
 // # Memory
 //
-// Both keep nothing of a sequence but its rows, and the delta rule a state for every [SegmentRows] rows after the first of them;
-// the backward pass computes the states between from that. Each running worker has tiles in a reused buffer; see
-// [Conv.ScratchBytes] and [Delta.ScratchBytes]. Nothing else is allocated.
+// All keep nothing of a sequence but its rows, and the delta rule and the state space a state for every [SegmentRows] rows after the first
+// of them; the backward pass computes the states between from that. Each running worker has tiles in a reused buffer; see
+// [Conv.ScratchBytes], [Delta.ScratchBytes] and [SSD.ScratchBytes]. Nothing else is allocated.
 //
 // # Types
 //
@@ -28,6 +32,6 @@
 // # Errors
 //
 // Arguments are checked before anything is written: the shape ([snug.ErrShape], [snug.ErrConfig]), element types
-// ([snug.ErrDType]), lengths ([snug.ErrShape]), devices ([snug.ErrDevice]). Both are computed on the CPU: for vectors of
+// ([snug.ErrDType]), lengths ([snug.ErrShape]), devices ([snug.ErrDevice]). All are computed on the CPU: for vectors of
 // another device the error wraps [snug.ErrDevice]. Results may not overlap operands, which is not checked.
 package recurrent
