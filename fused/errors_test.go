@@ -155,6 +155,8 @@ var functions = map[string]func(c *call) error{
 	"GeGLUBackward": func(c *call) error {
 		return GeGLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"])
 	},
+	"GLU":         func(c *call) error { return GLU(c.v["out"], c.v["gate"], c.v["up"]) },
+	"GLUBackward": func(c *call) error { return GLUBackward(c.v["dgate"], c.v["dup"], c.v["dy"], c.v["gate"], c.v["up"]) },
 	"ClampedSwiGLU": func(c *call) error {
 		return ClampedSwiGLU(c.v["out"], c.v["gate"], c.v["up"], c.gradScale, c.gradScale)
 	},
@@ -245,6 +247,8 @@ var operands = map[string]struct{ floats, f32, optional []string }{
 	"SwiGLUBackward":        {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
 	"GeGLU":                 {[]string{"out", "gate", "up"}, nil, nil},
 	"GeGLUBackward":         {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
+	"GLU":                   {[]string{"out", "gate", "up"}, nil, nil},
+	"GLUBackward":           {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
 	"ClampedSwiGLU":         {[]string{"out", "gate", "up"}, nil, nil},
 	"ClampedSwiGLUBackward": {[]string{"dgate", "dup", "dy", "gate", "up"}, nil, nil},
 	"Route":                 {[]string{"logits"}, []string{"weights"}, nil},

@@ -20,17 +20,27 @@ type gateForm struct {
 	definition func(x float64) (y, slope float64)
 	forward    func(out, gate, up snug.View) error
 	backward   func(dgate, dup, dy, gate, up snug.View) error
+	host       bool // it runs on the CPU alone
 }
 
 //check:in tiers arm64
 func TestSwiGLUAgainstDefinition(t *testing.T) {
-	gateForm{silu64, SwiGLU[snug.View], SwiGLUBackward[snug.View]}.compare(t)
+	gateForm{silu64, SwiGLU[snug.View], SwiGLUBackward[snug.View], false}.compare(t)
 }
 
 //check:in tiers arm64
 func TestGeGLUAgainstDefinition(t *testing.T) {
 	gelu := func(x float64) (y, slope float64) { return gelu64(x), geluGrad64(x) }
-	gateForm{gelu, GeGLU[snug.View], GeGLUBackward[snug.View]}.compare(t)
+	gateForm{gelu, GeGLU[snug.View], GeGLUBackward[snug.View], false}.compare(t)
+}
+
+//check:in tiers arm64
+func TestGLUAgainstDefinition(t *testing.T) {
+	sigmoid := func(x float64) (y, slope float64) {
+		s := 1 / (1 + math.Exp(-x))
+		return s, s * (1 - s)
+	}
+	gateForm{sigmoid, GLU[snug.View], GLUBackward[snug.View], true}.compare(t)
 }
 
 func (f gateForm) compare(t *testing.T) {
@@ -46,6 +56,11 @@ func (f gateForm) compare(t *testing.T) {
 		put := func(v []float32) *kerneltest.Floats { return kerneltest.PutFloats(t, p, dt, v) }
 		pg, pu, pdy := put(gate), put(up), put(dy)
 		out, dgate, dup := put(fill(n, 42)), put(fill(n, 42)), put(fill(n, 42))
+		if f.host && n > 0 && !pg.View.Device().IsCPU() {
+			require.ErrorIs(t, f.forward(out.View, pg.View, pu.View), snug.ErrDevice)
+			require.ErrorIs(t, f.backward(dgate.View, dup.View, pdy.View, pg.View, pu.View), snug.ErrDevice)
+			return
+		}
 		require.NoError(t, f.forward(out.View, pg.View, pu.View))
 		require.NoError(t, f.backward(dgate.View, dup.View, pdy.View, pg.View, pu.View))
 

@@ -69,7 +69,7 @@ func (a *Adapter) backward(p *Pass, dx, dy, x, u *Tensor) {
 }
 
 // inner computes x·Aᵀ of the adapters of layers that share x, whose A are frozen, or returns nothing.
-func inner(p *Pass, x *Tensor, layers []Linear) (us [3]*Tensor) {
+func inner(p *Pass, x *Tensor, layers []Linear) (us [4]*Tensor) {
 	for i := range layers {
 		a := layers[i].Adapter
 		if a == nil || !a.FrozenA {

@@ -18,7 +18,11 @@ type Attention struct {
 	QKV, Out []Linear // QKV: three layers, or one for q, k and v side by side, or two, whose k is v too; Out: one
 	// Interleaved says that the outputs of one QKV are q, k and v of a head, and then those of the next, as in GPT-NeoX. They are
 	// copied apart, and so are their gradients: head by head on devices other than the CPU, too, where that is slow.
-	Interleaved             bool
+	Interleaved bool
+	// Gated says that the outputs of the first of two or three QKV are the q of a head and as many elements of a gate, and then those of the next
+	// head. The output of attention, before Out, is multiplied by the sigmoid of the gate, as in Qwen3-Next: see [fused.GLU]. The gate is
+	// kept too. It runs on the CPU. Query keeps the gate until Leave.
+	Gated                   bool
 	QNorm, KNorm            Norm       // of heads, or of all heads of a row together
 	NormLast                bool       // QNorm and KNorm follow the rope; without VNorm, Keeps and Reads
 	VNorm                   Norm       // of heads of values, beside QNorm and KNorm
@@ -36,6 +40,8 @@ type Attention struct {
 	// Plain computes attention without tiles, with all scores of a head in memory, and keeps the probabilities, so that a
 	// program can measure what tiles save. It works on the CPU, without Softcap, and not with Bidirectional.
 	Plain bool
+
+	gate *Tensor // of Query, until Leave
 }
 
 // NewAttention returns a causal Attention with an RMSNorm, without rope and biases. Its parameters are name.norm, name.q, name.k,
@@ -69,6 +75,8 @@ func (b *Attention) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: a Plain Attention goes without Bidirectional and Softcap: %w", snug.ErrConfig)
 	case b.Interleaved && (len(b.QKV) != 1 || b.Heads != b.KVHeads || b.Source != nil):
 		return 0, fmt.Errorf("layers: an Interleaved Attention has one QKV, as many heads of keys as of queries, and no Source: %w", snug.ErrConfig)
+	case b.Gated && (len(b.QKV) == 1 || b.Source != nil):
+		return 0, fmt.Errorf("layers: a Gated Attention has two or three QKV, and no Source: %w", snug.ErrConfig)
 	case b.packed() && !b.QNorm.none():
 		return 0, fmt.Errorf("layers: an Attention with one QKV goes without norms of heads: %w", snug.ErrConfig)
 	case b.NormLast && (b.QNorm.none() || !b.VNorm.none() || b.Keeps != nil || b.Reads != nil):
@@ -94,6 +102,9 @@ func (b *Attention) Width(in int) (int, error) {
 	if b.packed() || b.Interleaved {
 		want[0] += 2 * b.keys()
 	}
+	if b.Gated {
+		want[0] *= 2
+	}
 	for i := range b.QKV {
 		if b.QKV[i].Out != want[i] {
 			return 0, fmt.Errorf("layers: QKV %d of an Attention has %d outputs, want %d: %w", i, b.QKV[i].Out, want[i], snug.ErrConfig)
@@ -115,11 +126,12 @@ type attentionSaved struct {
 	blockSaved
 	q, k, v  *Tensor // before their norms, if they have norms, or after the rope; no v where k is v too
 	att, lse *Tensor
+	gate     *Tensor
 }
 
 // Tensors implements [Saved].
 func (s *attentionSaved) Tensors(list []*Tensor) []*Tensor {
-	return append(s.blockSaved.Tensors(list), s.q, s.k, s.v, s.att, s.lse)
+	return append(s.blockSaved.Tensors(list), s.q, s.k, s.v, s.att, s.lse, s.gate)
 }
 
 func (b *Attention) queries() int { return b.Heads * b.HeadDim }
@@ -166,8 +178,8 @@ func (b *Attention) options(p *Pass) attention.Options {
 // packed reports whether q, k and v are one tensor.
 func (b *Attention) packed() bool { return len(b.QKV) == 1 && b.Reads == nil && !b.Interleaved }
 
-// project computes q, k and v from the normalized input.
-func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
+// project computes q, k and v from the normalized input, and the gate if there is one.
+func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v, gate *Tensor) {
 	h := p.Get(b.dim())
 	if b.Interleaved {
 		b.Norm.Compute(p, h, s, x)
@@ -177,12 +189,18 @@ func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 		q, k, v = b.makeQKV(p, 3)
 		b.interleave(p, all, q, k, v, false)
 		p.Put(all)
-		return q, k, v
+		return q, k, v, nil
 	}
 	q, k, v = b.makeQKV(p, len(b.QKV))
 	b.Norm.Compute(p, h, s, x)
+	var both *Tensor // q and the gate
+	if b.Gated {
+		both = p.Get(b.QKV[0].Out)
+		b.QKV[0].compute(p, both, h, 0)
+	}
 	for i, y := range [...]*Tensor{q, k, v} {
 		switch {
+		case i == 0 && b.Gated:
 		case y == nil:
 		case i > 0 && b.Source != nil:
 			b.onSource(p, func() { b.QKV[i].compute(p, y, b.Source.X, 0) })
@@ -191,10 +209,46 @@ func (b *Attention) project(p *Pass, s Stats, x *Tensor) (q, k, v *Tensor) {
 		}
 	}
 	p.Put(h)
+	if b.Gated {
+		gate = p.Get(b.queries())
+		b.copyGate(p, both, q, gate, false)
+		p.Put(both)
+	}
 	if b.NormLast { // what the norms take, and their backward step, has turned
 		b.rotate(p, q, k, fused.Rotary)
 	}
-	return q, k, v
+	return q, k, v, gate
+}
+
+// copyGate copies q and the gate of all heads out of rows of both, or into them.
+func (b *Attention) copyGate(p *Pass, both, q, gate *Tensor, into bool) {
+	n := b.HeadDim
+	p.Do(func() error {
+		for i, t := range [...]*Tensor{q, gate} {
+			all := part(both.View, i*n, both.Len()-i*n)
+			wide, narrow := fused.Heads{Row: 2 * b.queries(), Head: 2 * n}, fused.Heads{Row: b.queries(), Head: n}
+			var err error
+			if into {
+				err = fused.CopyHeads(all, t.View, wide, narrow, p.rows, b.Heads, n)
+			} else {
+				err = fused.CopyHeads(t.View, all, narrow, wide, p.rows, b.Heads, n)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// open returns the output of attention times its gate, which the caller frees, or without a gate the output itself.
+func (b *Attention) open(p *Pass, s *attentionSaved) *Tensor {
+	if !b.Gated {
+		return s.att
+	}
+	y := p.Get(b.queries())
+	p.Do(func() error { return fused.GLU(y.View, s.gate.View, s.att.View) })
+	return y
 }
 
 // interleave copies the q, k and v of all heads out of the rows of all, or into them.
@@ -287,7 +341,7 @@ func (b *Attention) Query(p *Pass, x *Tensor) (q, k, v *Tensor) {
 	if p.refuses(b, x) {
 		return &Tensor{}, nil, nil
 	}
-	q, k, v = b.project(p, Stats{}, x)
+	q, k, v, b.gate = b.project(p, Stats{}, x)
 	if b.Reads != nil {
 		b.QNorm.Compute(p, q, Stats{}, q)
 	} else if !b.QNorm.none() {
@@ -311,6 +365,11 @@ func (b *Attention) Query(p *Pass, x *Tensor) (q, k, v *Tensor) {
 func (b *Attention) Leave(p *Pass, x, att *Tensor) *Tensor {
 	if p.refuses(b, x) {
 		return &Tensor{}
+	}
+	if gate := b.gate; gate != nil {
+		p.Do(func() error { return fused.GLU(att.View, gate.View, att.View) })
+		p.Put(gate)
+		b.gate = nil
 	}
 	y := p.Get(b.dim())
 	leave(p, y, x, att, &b.Out[0], b.Post, nil)
@@ -349,13 +408,22 @@ func (b *Attention) saveInto(p *Pass, s *attentionSaved, x, from *Tensor, whole 
 	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
 	s.keepPost(p, b.Post, b.dim())
 	s.att, s.lse = p.Get(b.queries()), b.keepScores(p)
-	s.q, s.k, s.v = b.project(p, s.norm, from)
+	s.q, s.k, s.v, s.gate = b.project(p, s.norm, from)
 	q, k, v := b.ready(p, Stats{}, Stats{}, Stats{}, s.q, s.k, s.v)
 	b.Keeps.keep(p, k, v)
 	b.attend(p, s.att, s.lse, q, k, v)
 	b.drop(p, q, k, v)
 	if whole || !b.Post.none() {
-		leave(p, s.y, x, s.att, &b.Out[0], b.Post, &s.blockSaved)
+		att := b.open(p, s)
+		leave(p, s.y, x, att, &b.Out[0], b.Post, &s.blockSaved)
+		b.shut(p, s, att)
+	}
+}
+
+// shut frees what open made.
+func (b *Attention) shut(p *Pass, s *attentionSaved, att *Tensor) {
+	if att != s.att {
+		p.Put(att)
 	}
 }
 
@@ -384,11 +452,14 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d, dx *Tenso
 		s.y = nil
 	}
 	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
-	out := &b.Out[0]
-	out.weightGradients(p, s.att, dout)
+	out, opened := &b.Out[0], b.open(p, s)
+	out.weightGradients(p, opened, dout)
 	datt := p.Get(b.queries())
-	out.inputGradients(p, datt, dout, s.att, inner(p, s.att, b.Out)[0], 0)
+	out.inputGradients(p, datt, dout, opened, inner(p, opened, b.Out)[0], 0)
 	p.Done(out.Weight, out.Bias)
+	if b.shut(p, s, opened); b.Gated { // the gate becomes its gradient
+		p.Do(func() error { return fused.GLUBackward(s.gate.View, datt.View, datt.View, s.gate.View, s.att.View) })
+	}
 	if dout != d {
 		p.Put(dout)
 	}
@@ -433,6 +504,12 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d, dx *Tenso
 		b.interleave(p, all, dq, dk, dv, true)
 		p.Put(dq, dk, dv)
 		dq, dk, dv = all, nil, nil
+	}
+	if b.Gated {
+		both := p.Get(b.QKV[0].Out)
+		b.copyGate(p, both, dq, s.gate, true)
+		p.Put(dq, s.gate)
+		dq, s.gate = both, nil
 	}
 	h := p.Get(b.dim())
 	if anyTrains(b.QKV) {

@@ -107,6 +107,14 @@ var square = Elementwise(func(x float32) float32 { return max(x, 0) * max(x, 0) 
 func (d *definition) attention(b *Attention, x []float64) []float64 {
 	h := d.norm(b.Norm, x)
 	q, k, v := d.linear(&b.QKV[0], h), []float64(nil), []float64(nil)
+	var gate []float64
+	if b.Gated {
+		var all []float64
+		all, q = q, nil
+		for head := range slices.Chunk(all, 2*b.HeadDim) {
+			q, gate = append(q, head[:b.HeadDim]...), append(gate, head[b.HeadDim:]...)
+		}
+	}
 	if b.Source != nil {
 		k, v = d.linear(&b.QKV[1], d.source), d.linear(&b.QKV[2], d.source)
 	} else if b.Interleaved {
@@ -198,6 +206,9 @@ func (d *definition) attention(b *Attention, x []float64) []float64 {
 			}
 		}
 	}
+	for i, z := range gate {
+		out[i] /= 1 + math.Exp(-z)
+	}
 	return d.add(x, d.norm(b.Post, d.linear(&b.Out[0], out)))
 }
 
@@ -209,6 +220,88 @@ func (d *definition) add(x, y []float64) []float64 {
 }
 
 // layer computes a layer; act is the name of its activation.
+// deltaNet returns norm(delta(q, k, v, g, beta))·silu(z).
+func (d *definition) deltaNet(l *DeltaNet, h []float64) (y []float64) {
+	each, keys := l.Heads/l.KeyHeads, l.keys()
+	qkv, z, beta, a := d.linear(&l.In[0], h), []float64(nil), []float64(nil), []float64(nil)
+	if !l.Interleaved {
+		z, beta, a = d.linear(&l.In[1], h), d.linear(&l.In[2], h), d.linear(&l.In[3], h)
+	} else {
+		all := qkv
+		qkv = nil
+		for row := range slices.Chunk(all, l.In[0].Out) {
+			var parts [3][]float64
+			for head := range slices.Chunk(row, len(row)/l.KeyHeads) {
+				for i, n := range []int{l.KeyDim, l.KeyDim, each * l.Dim} {
+					parts[i], head = append(parts[i], head[:n]...), head[n:]
+				}
+				z = append(z, head...)
+			}
+			qkv = append(qkv, slices.Concat(parts[:]...)...)
+		}
+		for head := range slices.Chunk(d.linear(&l.In[1], h), 2*each) {
+			beta, a = append(beta, head[:each]...), append(a, head[each:]...)
+		}
+	}
+	n := l.channels()
+	unit := func(x []float64) []float64 {
+		sum := 1e-6
+		for _, v := range x {
+			sum += v * v
+		}
+		x = slices.Clone(x)
+		for i := range x {
+			x[i] /= math.Sqrt(sum)
+		}
+		return x
+	}
+	for s := range d.batch.Sequences {
+		lo := s * d.batch.Rows / d.batch.Sequences
+		if d.batch.Starts != nil {
+			lo = d.batch.Starts[s]
+		}
+		states := make([][]float64, l.Heads)
+		for row := lo; row < d.batch.end(s); row++ {
+			mixed := make([]float64, n)
+			for c := range mixed {
+				for tap := range l.Taps {
+					if from := row - l.Taps + 1 + tap; from >= lo {
+						mixed[c] += d.values[l.Conv][c*l.Taps+tap] * qkv[from*n+c]
+					}
+				}
+				mixed[c] /= 1 + math.Exp(-mixed[c])
+			}
+			for head := range l.Heads {
+				if states[head] == nil {
+					states[head] = make([]float64, l.KeyDim*l.Dim)
+				}
+				state, at := states[head], head/each*l.KeyDim
+				q, k, v := unit(mixed[at:][:l.KeyDim]), unit(mixed[keys+at:][:l.KeyDim]), mixed[2*keys+head*l.Dim:][:l.Dim]
+				step := 1 / (1 + math.Exp(-beta[row*l.Heads+head]))
+				g := -math.Exp(d.values[l.ALog][head]) * math.Log1p(math.Exp(a[row*l.Heads+head]+d.values[l.Bias][head]))
+				for j := range l.Dim {
+					was := 0.0
+					for i := range k {
+						state[i*l.Dim+j] *= math.Exp(g)
+						was += state[i*l.Dim+j] * k[i]
+					}
+					out := 0.0
+					for i := range k {
+						state[i*l.Dim+j] += k[i] * step * (v[j] - was)
+						out += state[i*l.Dim+j] * q[i] / math.Sqrt(float64(l.KeyDim))
+					}
+					y = append(y, out)
+				}
+			}
+		}
+	}
+	y = d.norm(l.Inner, y)
+	for i, v := range z {
+		y[i] *= v / (1 + math.Exp(-v))
+	}
+	return y
+}
+
 // shortConv returns c·conv(b·u).
 func (d *definition) shortConv(l *ShortConv, in []float64) (y []float64) {
 	n, at := l.width(), func(row, part, channel int) float64 { return in[(3*row+part)*l.width()+channel] }
@@ -267,6 +360,8 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return d.add(x, d.norm(l.Post, d.linear(&l.Down[0], up)))
 	case *ShortConv:
 		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.shortConv(l, d.linear(&l.In[0], d.norm(l.Norm, x))))))
+	case *DeltaNet:
+		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.deltaNet(l, d.norm(l.Norm, x)))))
 	case *Attention:
 		return d.attention(l, x)
 	case *Parallel:

@@ -72,7 +72,11 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 10).Draw(t, "layer") {
+	switch rapid.IntRange(0, 11).Draw(t, "layer") {
+	case 11:
+		b := someDeltaNet(t, width, norm, linear)
+		b.Post = post()
+		return b, ""
 	case 10:
 		return someParallel(width, norm, linear, flip), ""
 	case 9:
@@ -113,6 +117,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			b.QKV = []Linear{linear("qkv", width, q+2*kv)}
 		} else {
 			b.QKV = []Linear{linear("q", width, q), linear("k", width, kv), linear("v", width, kv)}
+			if b.Gated = flip("gated"); b.Gated {
+				b.QKV[0] = linear("q", width, 2*q)
+			}
 			if flip("norms of heads") {
 				b.QNorm, b.KNorm = *NewRMSNorm("qnorm", dim), *NewRMSNorm("knorm", dim)
 				if flip("norms of all heads") {
@@ -132,7 +139,7 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			}
 			b.Rope = NewAngles(r, nil)
 		}
-		if len(b.QKV) == 3 && b.QNorm.Weight == nil && b.Rope == nil && flip("cross") {
+		if len(b.QKV) == 3 && b.QNorm.Weight == nil && b.Rope == nil && !b.Gated && flip("cross") {
 			b.Source = &Source{} // whose rows follow from the batch
 			b.QKV[1], b.QKV[2] = linear("k", 5, kv), linear("v", 5, kv)
 		}
@@ -232,6 +239,8 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		each(slices.Concat(l.In, l.QUp, l.Up, l.Out)...)
 	case *ShortConv:
 		each(append(slices.Clone(l.In), l.Out...)...)
+	case *DeltaNet:
+		each(append(slices.Clone(l.In), l.Out...)...)
 	case Residual:
 		for _, inner := range l.Layer.(Sequential) {
 			if l, is := inner.(*Linear); is {
@@ -240,6 +249,24 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		}
 	}
 	return params
+}
+
+// someDeltaNet draws a DeltaNet whose heads may share keys, of products side by side or interleaved.
+func someDeltaNet(t *rapid.T, width int, norm func(string, int) Norm, linear func(string, int, int) Linear) *DeltaNet {
+	flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
+	keys := rapid.IntRange(1, 2).Draw(t, "keys")
+	heads := keys * rapid.IntRange(1, 3).Draw(t, "group")
+	b := NewDeltaNet("delta", width, keys, heads, rapid.IntRange(3, 5).Draw(t, "key dim"), rapid.IntRange(1, 3).Draw(t, "dim"), rapid.IntRange(1, 4).Draw(t, "taps"))
+	b.Norm, b.Inner.Eps = norm("norm", width), 0.1 // a small one makes a norm of few elements a step
+	b.In = []Linear{linear("qkv", width, b.channels()), linear("z", width, b.values()), linear("b", width, heads), linear("a", width, heads)}
+	if b.Interleaved = flip("interleaved"); b.Interleaved {
+		b.In = []Linear{linear("qkvz", width, b.channels()+b.values()), linear("ba", width, 2*heads)}
+	}
+	b.Out = []Linear{linear("out", b.values(), width)}
+	for _, w := range []*Param{b.Conv, b.Bias, b.ALog, b.Inner.Weight} {
+		w.constant, w.Trains = 0.5, flip(w.Name+" trains")
+	}
+	return b
 }
 
 // someParallel returns a Parallel with one norm or two, and heads in one matrix by turns or side by side.
@@ -279,7 +306,7 @@ func layerProperty(t *rapid.T) {
 	params := values(rng, l)
 	_, attends := l.(*Attention)
 	switch l.(type) {
-	case *Latent, *ShortConv, *Parallel:
+	case *Latent, *ShortConv, *DeltaNet, *Parallel:
 		attends = true
 	}
 	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {

@@ -8,10 +8,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestShortConvContinues: rows of sequences one at a time, each from its state, beside one that is of no sequence, have the output of whole ones.
-func TestShortConvContinues(t *testing.T) {
-	const width, rows, sequences = 6, 5, 2
-	b := NewShortConv("conv", width, 3)
+// TestContinues: rows of sequences one at a time, each from its state, beside one that is of no sequence, have the output of whole ones.
+func TestContinues(t *testing.T) {
+	const width = 6
+	interleaved := NewDeltaNet("delta", width, 2, 4, 3, 5, 4)
+	interleaved.In, interleaved.Interleaved = []Linear{*NewLinear("qkvz", width, 2*6+2*20, false), *NewLinear("ba", width, 8, false)}, true
+	for name, b := range map[string]continues{
+		"short convolution": NewShortConv("conv", width, 3), "delta net": NewDeltaNet("delta", width, 1, 3, 3, 2, 4), "interleaved": interleaved,
+		"a delta net of one tap": NewDeltaNet("delta", width, 2, 2, 2, 2, 1),
+	} {
+		t.Run(name, func(t *testing.T) { testContinue(t, b, width) })
+	}
+}
+
+type continues interface {
+	Layer
+	StateLen() int
+	Continue(p *Pass, x *Tensor, states []snug.View) *Tensor
+}
+
+func testContinue(t *testing.T, b continues, width int) {
+	const rows, sequences = 5, 2
 	for l := range b.Params {
 		l.Value = snug.ViewOf(kerneltest.Normal(uint64(len(l.Name)), l.Len()))
 	}

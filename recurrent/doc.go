@@ -1,11 +1,12 @@
 // Package recurrent computes the layers that carry a state along a sequence in place of attention's keys and values, forward and
-// backward: the causal depthwise convolution, the gated delta rule, and the selective state space of Mamba-2.
+// backward: the causal depthwise convolution, the gated delta rule with its gates, and the selective state space of Mamba-2.
 //
 //	c := recurrent.Conv{Batch: recurrent.Batch{Rows: n}, Channels: d, Taps: 4, SiLU: true}
 //	err := recurrent.ConvForward(y, x, w, bias, c)                                  // y_t = silu(bias + Σ_j w_j·x_(t−3+j))
 //	err = recurrent.ConvBackward(dx, dw, db, dy, x, w, bias, c, snug.Into{})
 //
 //	r := recurrent.Delta{Batch: recurrent.Batch{Rows: n}, KeyHeads: 16, Heads: 32, KeyDim: 128, Dim: 128, Normalize: true}
+//	err = recurrent.GatesForward(g, beta, a, b, aLog, bias, 32)                     // decays and step sizes, of logits a and b
 //	err = recurrent.DeltaForward(out, q, k, v, g, beta, states, r)                  // r.StatesLen() float32
 //	err = recurrent.DeltaBackward(dq, dk, dv, dg, dbeta, dout, q, k, v, g, beta, states, r)
 //

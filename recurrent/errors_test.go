@@ -12,7 +12,8 @@ import (
 //check:in race
 func TestZeroRecurrent(t *testing.T) {
 	kerneltest.Zero(t, Batch{}, Conv{}, Delta{}, ConvForward[[]float32], ConvForward[snug.View], ConvBackward[[]float32, []float32], ConvBackward[snug.View, snug.View],
-		DeltaForward[[]float32, []float32], DeltaForward[snug.View, snug.View], DeltaBackward[[]float32, []float32], DeltaBackward[snug.View, snug.View])
+		DeltaForward[[]float32, []float32], DeltaForward[snug.View, snug.View], DeltaBackward[[]float32, []float32], DeltaBackward[snug.View, snug.View],
+		GatesForward[[]float32, []float32], GatesForward[snug.View, snug.View], GatesBackward[[]float32, []float32], GatesBackward[snug.View, snug.View])
 }
 
 func TestConvRefused(t *testing.T) {
@@ -105,6 +106,8 @@ func TestAllocations(t *testing.T) {
 	kerneltest.NoAllocs(t, func() {
 		require.NoError(t, DeltaForward(v, x, x, v, g, g, states, d))
 		require.NoError(t, DeltaBackward(dx, dx, dv, dg, dg, v, x, x, v, g, g, states, d))
+		require.NoError(t, GatesForward(g, dg, v[:1200], v[:1200], v[:2], v[:2], 2))
+		require.NoError(t, GatesBackward(v[:1200], v[:1200], dg[:2], dg[:2], g, dg, v[:1200], v[:1200], v[:2], v[:2], 2, snug.Into{}))
 		require.NoError(t, ConvForward(x, x, g[:24], nil, c))
 		require.NoError(t, ConvBackward(dx, dg[:24], nil, x, x, g[:24], nil, c, snug.Into{}))
 	})
