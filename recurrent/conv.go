@@ -25,6 +25,8 @@ type Conv struct {
 	SiLU           bool
 	Gates          bool // x and its gradient have rows of 3·Channels elements
 	XRow           int  // elements from row to row of x and of its gradient; 0: rows lie side by side
+	// Scales, unless nil, are a factor of each channel's u, of which Initial and Final have the u before it.
+	Scales []float32
 	// Initial and Final are the last Taps-1 u before and of each sequence, [sequences, Taps-1, Channels] of float32, and
 	// of which an empty Initial is zeros and an empty Final is not written. GradInitial and GradFinal are their gradients in ConvBackward.
 	Initial, Final, GradInitial, GradFinal snug.View
@@ -74,6 +76,9 @@ func (c *Conv) check() error {
 	}
 	if _, err := product(c.Rows, c.Channels, 3*c.Taps); err != nil {
 		return err
+	}
+	if c.Scales != nil && len(c.Scales) != c.Channels {
+		return fmt.Errorf("%d Scales, want %d or nil: %w", len(c.Scales), c.Channels, snug.ErrShape)
 	}
 	if c.XRow != 0 && c.XRow < c.width() || c.XRow > math.MaxInt32 {
 		return fmt.Errorf("XRow is %d, want %d or more: %w", c.XRow, c.width(), snug.ErrShape)
@@ -180,6 +185,11 @@ func (j *convJob) tile(buf []float32, block int) convTile {
 			for tap := range taps {
 				t.w[tap*n+i+r] = block[r*taps+tap]
 			}
+		}
+	}
+	for i := range j.c.Scales[min(lo, len(j.c.Scales)):min(hi, len(j.c.Scales))] {
+		for tap := range taps {
+			t.w[tap*n+i] *= j.c.Scales[lo+i]
 		}
 	}
 	clear(t.bias)

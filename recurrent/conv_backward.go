@@ -1,6 +1,7 @@
 package recurrent
 
 import (
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/cpu"
 	"github.com/snug-ml/snug/internal/half"
 )
@@ -59,24 +60,28 @@ var convBackward = cpu.NewTask(func(j *convJob, item int) {
 		out := floats(j.dw, t.col*c.Taps, n*c.Taps)
 		for i := range n {
 			for tap := range c.Taps {
-				out[i*c.Taps+tap] = j.enter(out[i*c.Taps+tap], dw[tap*n+i])
+				x := dw[tap*n+i]
+				if c.Scales != nil {
+					x *= c.Scales[t.col+i]
+				}
+				out[i*c.Taps+tap] = enter(j.into, out[i*c.Taps+tap], x)
 			}
 		}
 	}
 	if j.db.Len() > 0 {
 		out := floats(j.db, t.col, n)
 		for i := range out {
-			out[i] = j.enter(out[i], db[i])
+			out[i] = enter(j.into, out[i], db[i])
 		}
 	}
 })
 
 // enter returns what an accumulator becomes by a gradient x.
-func (j *convJob) enter(acc, x float32) float32 {
-	if j.into.Beta == 0 {
-		return j.into.Alpha * x
+func enter(into snug.Into, acc, x float32) float32 {
+	if into.Beta == 0 {
+		return into.Alpha * x
 	}
-	return float32(j.into.Beta*acc) + j.into.Alpha*x
+	return float32(into.Beta*acc) + into.Alpha*x
 }
 
 // gradZ sets d to the gradient of z of a row, which is row i of the tile, and writes the gradient of the row's gate c.

@@ -88,7 +88,11 @@ func defineConv(c *Conv, x, w, bias, initial []float64) (y, final []float64) {
 				u = append(u, v)
 				z := bias[ch]
 				for tap := range c.Taps {
-					z += w[ch*c.Taps+tap] * u[row-lo+tap]
+					s := 1.0
+					if c.Scales != nil {
+						s = float64(c.Scales[ch])
+					}
+					z += w[ch*c.Taps+tap] * s * u[row-lo+tap]
 				}
 				if c.SiLU {
 					z /= 1 + math.Exp(-z)
@@ -111,6 +115,7 @@ func TestConv(t *testing.T) {
 		{Batch: Batch{Rows: 6, Sequences: 2}, Channels: 2, Taps: 3, Gates: true},
 		{Batch: Batch{Rows: 70, Starts: []int{0, 1, 3, 68, 70}}, Channels: 2, Taps: 4, SiLU: true, Gates: true},
 		{Batch: Batch{Rows: 36}, Channels: 1, Taps: 40, SiLU: true},
+		{Batch: Batch{Rows: 9, Sequences: 3}, Channels: 3, Taps: 3, SiLU: true, Scales: []float32{0.5, 1, -3}},
 		{Batch: Batch{Rows: 3, Sequences: 3}, Channels: 130, Taps: 1},
 		{Batch: Batch{Rows: 3, Sequences: 3}, Channels: 130, Taps: 3, Gates: true},
 	} {

@@ -1,5 +1,6 @@
 // Package recurrent computes the layers that carry a state along a sequence in place of attention's keys and values, forward and
-// backward: the causal depthwise convolution, the gated delta rule with its gates, and the selective state space of Mamba-2.
+// backward: the causal depthwise convolution, the gated delta rule with its gates, and the selective state space of Mamba-2 with its gated
+// norm.
 //
 //	c := recurrent.Conv{Batch: recurrent.Batch{Rows: n}, Channels: d, Taps: 4, SiLU: true}
 //	err := recurrent.ConvForward(y, x, w, bias, c)                                  // y_t = silu(bias + Σ_j w_j·x_(t−3+j))
@@ -22,7 +23,7 @@
 //
 // All keep nothing of a sequence but its rows, and the delta rule and the state space a state for every [SegmentRows] rows after the first
 // of them; the backward pass computes the states between from that. Each running worker has tiles in a reused buffer; see
-// [Conv.ScratchBytes], [Delta.ScratchBytes] and [SSD.ScratchBytes]. Nothing else is allocated.
+// [Conv.ScratchBytes], [Delta.ScratchBytes], [SSD.ScratchBytes] and [GatedNorm.ScratchBytes]. Nothing else is allocated.
 //
 // # Types
 //

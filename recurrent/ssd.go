@@ -12,7 +12,7 @@ import (
 // Structured State Space Duality" (2024, arXiv:2405.21060). Each head has a state S of StateDim rows and Dim columns, which a row of
 // the sequence decays by one number, adds to, and reads:
 //
-//	Δ_t = clamp(softplus(dt_t + bias), Min, Max)
+//	Δ_t = clamp(softplus(Factor·dt_t + bias), Min, Max)
 //	S   ← exp(−exp(A_log)·Δ_t)·S + B_t ⊗ Δ_t·x_t
 //	y_t = SᵀC_t + D·x_t
 //
@@ -30,6 +30,7 @@ type SSD struct {
 	StateDim, Dim int // of a B and a C, and of a head of x
 	// Min and Max are the limits of Δ; a Max of 0 is none. Gradients do not pass where a limit holds.
 	Min, Max float32
+	Factor   float32 // dt is multiplied by it before the bias; 0 stands for 1
 	// XRow, BRow, CRow and DtRow are the elements from row to row of x, B, C and dt and of their gradients; 0: rows lie side by side.
 	XRow, BRow, CRow, DtRow int
 	// Initial and Final are the states before and behind each sequence, [sequences, Heads, StateDim, Dim] of float32, of
@@ -45,6 +46,9 @@ func (d *SSD) check() error {
 	}
 	if d.Groups < 1 || d.Heads < 1 || d.Heads%d.Groups != 0 {
 		return fmt.Errorf("%d heads in %d groups, want a multiple of these: %w", d.Heads, d.Groups, snug.ErrShape)
+	}
+	if d.Factor-d.Factor != 0 {
+		return fmt.Errorf("the Factor is %v, want a number: %w", d.Factor, snug.ErrConfig)
 	}
 	if !(d.Min >= 0) || !(d.Max >= 0) || d.Min-d.Min != 0 || d.Max != 0 && d.Max < d.Min {
 		return fmt.Errorf("the limits are Min %v and Max %v, want 0 or more, and Max at least Min, or 0 for none: %w", d.Min, d.Max, snug.ErrConfig)

@@ -260,7 +260,7 @@ func (t *ssdSegment) leaveSteps(row, n, head int, sums []float32) {
 		}
 		grad *= slope
 		bias += grad
-		t.sums[0] = grad
+		t.sums[0] = grad * d.factor()
 		half.Store(t.g.Dt, (row+i)*step(d.DtRow, d.Heads)+head, t.sums[:1])
 	}
 	sums[0] += a
@@ -276,11 +276,7 @@ func (j *ssdJob) enter() {
 			for at := range d.segments(d.count()) {
 				sum += j.sums(at, head)[k]
 			}
-			if j.g.Into.Beta == 0 {
-				to[head] = j.g.Into.Alpha * sum
-			} else {
-				to[head] = float32(j.g.Into.Beta*to[head]) + j.g.Into.Alpha*sum
-			}
+			to[head] = enter(j.g.Into, to[head], sum)
 		}
 	}
 }

@@ -92,6 +92,14 @@ func (t *ssdTile) loadHeadRows(to []float32, from snug.View, width, row, n, head
 	}
 }
 
+// factor returns the factor of dt.
+func (d *SSD) factor() float32 {
+	if d.Factor == 0 {
+		return 1
+	}
+	return d.Factor
+}
+
 // small is the least decay that is not counted as 0: below it products are subnormal soon, with which processors are slow.
 const small = 1e-30
 
@@ -100,7 +108,7 @@ func (t *ssdTile) loadSteps(row, n, head int) {
 	d := &t.d
 	for i := range n {
 		half.Load(t.sums[i:i+1], t.dt, (row+i)*step(d.DtRow, d.Heads)+head)
-		t.sums[i] += t.bias
+		t.sums[i] = float32(t.sums[i]*d.factor()) + t.bias
 	}
 	t.r.ExpSum(t.exp[:n], t.sums[:n], 0)
 	sum := 0.0

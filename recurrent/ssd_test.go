@@ -34,7 +34,7 @@ func (o *ssdOperands) define() (y, final []float64) {
 		for h := range d.Heads {
 			state, group, a := final[(s*d.Heads+h)*d.stateLen():][:d.stateLen()], h*d.Groups/d.Heads, -math.Exp(o.aLog.x[h])
 			for row := lo; row < hi; row++ {
-				delta := o.dt.x[row*d.Heads+h] + o.bias.x[h]
+				delta := o.dt.x[row*d.Heads+h]*float64(d.factor()) + o.bias.x[h]
 				if delta < 40 {
 					delta = math.Log1p(math.Exp(delta))
 				}
@@ -89,7 +89,7 @@ var ssds = []SSD{
 	{Batch: Batch{Rows: 5}, Groups: 1, Heads: 1, StateDim: 2, Dim: 3},
 	{Batch: Batch{Rows: 66}, Groups: 1, Heads: 2, StateDim: 3, Dim: 2, Min: 0.2, Max: 0.6},
 	{Batch: Batch{Rows: 20, Starts: []int{0, 1, 18, 20}}, Groups: 2, Heads: 4, StateDim: 2, Dim: 1},
-	{Batch: Batch{Rows: 10, Sequences: 2}, Groups: 1, Heads: 11, StateDim: 3, Dim: 2, Max: 0.5},
+	{Batch: Batch{Rows: 10, Sequences: 2}, Groups: 1, Heads: 11, StateDim: 3, Dim: 2, Max: 0.5, Factor: 0.3},
 	{Batch: Batch{Rows: 64, Sequences: 1}, Groups: 2, Heads: 2, StateDim: 1, Dim: 3},
 	{Batch: Batch{Rows: 3, Sequences: 3}, Groups: 3, Heads: 3, StateDim: 5, Dim: 2, Min: 0.3},
 }
