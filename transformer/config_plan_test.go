@@ -87,9 +87,14 @@ func trainAsPlanned(t *testing.T, name string, m *Model, c *Config, dt snug.DTyp
 	r := plan.Run{Micro: sequences, Window: 3, Compute: dt, StateBits: 8}
 	costs := sameCosts(t, m, tokens, sequences, r)
 	b := someBatch(7, c.Vocab, sequences, tokens)
+	var first map[string][]float32
 	for _, p := range plans(t, costs) {
 		require.NoError(t, m.SetPlan(p), name)
-		gradients(t, m, b)
+		grads := gradients(t, m, b)
+		if first == nil {
+			first = grads
+		}
+		require.Equal(t, first, grads, "%s %s", name, p.Name)
 		r.Remat = p
 		_, want := planned(t, c, tokens, sequences, r)
 		have := m.Memory()

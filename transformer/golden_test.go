@@ -58,7 +58,12 @@ func readGoldens[T any](t testing.TB, dir string) map[string]T {
 
 func readModel(t testing.TB, name string) modelGolden {
 	t.Helper()
-	g := modelGolden{dir: filepath.Join("testdata", "models", name)}
+	return readModelFrom(t, filepath.Join("testdata", "models", name))
+}
+
+func readModelFrom(t testing.TB, dir string) modelGolden {
+	t.Helper()
+	g := modelGolden{dir: dir}
 	text, err := os.ReadFile(filepath.Join(g.dir, "golden.json"))
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(text, &g))

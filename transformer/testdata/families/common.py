@@ -68,4 +68,4 @@ def clear_groups(model, config, tokens):
     model(tokens, use_cache=False)
     for hook in hooks:
         hook.remove()
-    return min(gaps) >= 0.008
+    return not gaps or min(gaps) >= 0.008
