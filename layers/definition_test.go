@@ -302,6 +302,91 @@ func (d *definition) deltaNet(l *DeltaNet, h []float64) (y []float64) {
 	return y
 }
 
+// mamba2 returns the gated norm of the state space's output.
+func (d *definition) mamba2(l *Mamba2, in []float64) (y []float64) {
+	n, width := l.channels(), l.width()
+	factor := func(i int) float64 {
+		if l.Factors[i] == 0 {
+			return 1
+		}
+		return float64(l.Factors[i])
+	}
+	part := func(c int) int { // of a channel
+		switch {
+		case c < l.values():
+			return 1
+		case c < l.values()+l.keys():
+			return 2
+		}
+		return 3
+	}
+	silu := func(x float64) float64 { return x / (1 + math.Exp(-x)) }
+	for s := range d.batch.Sequences {
+		lo := s * d.batch.Rows / d.batch.Sequences
+		if d.batch.Starts != nil {
+			lo = d.batch.Starts[s]
+		}
+		state := make([]float64, l.values()*l.StateDim)
+		for row := lo; row < d.batch.end(s); row++ {
+			mixed := make([]float64, n)
+			for c := range mixed {
+				if l.ConvBias != nil {
+					mixed[c] = d.values[l.ConvBias][c]
+				}
+				for tap := range l.Taps {
+					if from := row - l.Taps + 1 + tap; from >= lo {
+						mixed[c] += d.values[l.Conv][c*l.Taps+tap] * factor(part(c)) * in[from*width+l.values()+c]
+					}
+				}
+				mixed[c] = silu(mixed[c])
+			}
+			out := make([]float64, l.values())
+			for head := range l.Heads {
+				dt := math.Log1p(math.Exp(factor(4)*in[row*width+l.values()+n+head] + d.values[l.Bias][head]))
+				if dt = max(dt, float64(l.Min)); l.Max > 0 {
+					dt = min(dt, float64(l.Max))
+				}
+				group := head * l.Groups / l.Heads
+				for j := range l.Dim {
+					at := head*l.Dim + j
+					sum := d.values[l.Skip][head] * mixed[at]
+					for i := range l.StateDim {
+						state := &state[at*l.StateDim+i]
+						*state = *state*math.Exp(-math.Exp(d.values[l.ALog][head])*dt) + mixed[l.values()+group*l.StateDim+i]*dt*mixed[at]
+						sum += mixed[l.values()+l.keys()+group*l.StateDim+i] * *state
+					}
+					out[at] = sum
+				}
+			}
+			gate := func() {
+				for i := range out {
+					out[i] *= silu(factor(0) * in[row*width+i])
+				}
+			}
+			if l.Inner == nil || !l.Before {
+				gate()
+			}
+			if l.Inner != nil {
+				size := l.values() / max(1, l.InnerGroups)
+				for i := range max(1, l.InnerGroups) {
+					group, sum := out[i*size:][:size], 0.0
+					for _, v := range group {
+						sum += v * v / float64(size)
+					}
+					for j := range group {
+						group[j] *= d.values[l.Inner][i*size+j] / math.Sqrt(sum+float64(l.Eps))
+					}
+				}
+			}
+			if l.Inner != nil && l.Before {
+				gate()
+			}
+			y = append(y, out...)
+		}
+	}
+	return y
+}
+
 // shortConv returns c·conv(b·u).
 func (d *definition) shortConv(l *ShortConv, in []float64) (y []float64) {
 	n, at := l.width(), func(row, part, channel int) float64 { return in[(3*row+part)*l.width()+channel] }
@@ -360,6 +445,8 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return d.add(x, d.norm(l.Post, d.linear(&l.Down[0], up)))
 	case *ShortConv:
 		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.shortConv(l, d.linear(&l.In[0], d.norm(l.Norm, x))))))
+	case *Mamba2:
+		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.mamba2(l, d.linear(&l.In[0], d.norm(l.Norm, x))))))
 	case *DeltaNet:
 		return d.add(x, d.norm(l.Post, d.linear(&l.Out[0], d.deltaNet(l, d.norm(l.Norm, x)))))
 	case *Attention:

@@ -72,7 +72,11 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 11).Draw(t, "layer") {
+	switch rapid.IntRange(0, 12).Draw(t, "layer") {
+	case 12:
+		b := someMamba2(t, width, norm, linear)
+		b.Post = post()
+		return b, ""
 	case 11:
 		b := someDeltaNet(t, width, norm, linear)
 		b.Post = post()
@@ -241,6 +245,8 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		each(append(slices.Clone(l.In), l.Out...)...)
 	case *DeltaNet:
 		each(append(slices.Clone(l.In), l.Out...)...)
+	case *Mamba2:
+		each(append(slices.Clone(l.In), l.Out...)...)
 	case Residual:
 		for _, inner := range l.Layer.(Sequential) {
 			if l, is := inner.(*Linear); is {
@@ -265,6 +271,35 @@ func someDeltaNet(t *rapid.T, width int, norm func(string, int) Norm, linear fun
 	b.Out = []Linear{linear("out", b.values(), width)}
 	for _, w := range []*Param{b.Conv, b.Bias, b.ALog, b.Inner.Weight} {
 		w.constant, w.Trains = 0.5, flip(w.Name+" trains")
+	}
+	return b
+}
+
+// someMamba2 draws a Mamba2 with groups, limits and factors, and with or without a gated norm.
+func someMamba2(t *rapid.T, width int, norm func(string, int) Norm, linear func(string, int, int) Linear) *Mamba2 {
+	flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
+	groups := rapid.IntRange(1, 2).Draw(t, "groups")
+	heads := groups * rapid.IntRange(1, 3).Draw(t, "group")
+	b := NewMamba2("mamba", width, heads, rapid.IntRange(1, 3).Draw(t, "dim"), groups, rapid.IntRange(1, 4).Draw(t, "state"), rapid.IntRange(1, 4).Draw(t, "taps"))
+	b.Norm, b.Eps, b.Before = norm("norm", width), 0.1, flip("before")
+	if flip("one group") {
+		b.InnerGroups = 0
+	}
+	b.In, b.Out = []Linear{linear("in", width, b.width())}, []Linear{linear("out", b.values(), width)}
+	for _, w := range []*Param{b.Conv, b.ConvBias, b.Bias, b.ALog, b.Skip, b.Inner} {
+		w.constant, w.Trains = 0.5, flip(w.Name+" trains")
+	}
+	if flip("no norm") {
+		b.Inner = nil
+	}
+	if flip("no bias") {
+		b.ConvBias = nil
+	}
+	if flip("factors") {
+		b.Factors = [5]float32{0.5, 2, 0.7, 0, 1.5}
+	}
+	if flip("limits") {
+		b.Min, b.Max = 1e-4, 100
 	}
 	return b
 }
@@ -306,7 +341,7 @@ func layerProperty(t *rapid.T) {
 	params := values(rng, l)
 	_, attends := l.(*Attention)
 	switch l.(type) {
-	case *Latent, *ShortConv, *DeltaNet, *Parallel:
+	case *Latent, *ShortConv, *DeltaNet, *Mamba2, *Parallel:
 		attends = true
 	}
 	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {

@@ -15,6 +15,7 @@ func TestContinues(t *testing.T) {
 	interleaved.In, interleaved.Interleaved = []Linear{*NewLinear("qkvz", width, 2*6+2*20, false), *NewLinear("ba", width, 8, false)}, true
 	for name, b := range map[string]continues{
 		"short convolution": NewShortConv("conv", width, 3), "delta net": NewDeltaNet("delta", width, 1, 3, 3, 2, 4), "interleaved": interleaved,
+		"mamba-2": NewMamba2("mamba", width, 4, 3, 2, 5, 4), "mamba-2 of one tap": NewMamba2("mamba", width, 2, 1, 1, 3, 1),
 		"a delta net of one tap": NewDeltaNet("delta", width, 2, 2, 2, 2, 1),
 	} {
 		t.Run(name, func(t *testing.T) { testContinue(t, b, width) })

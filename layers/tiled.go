@@ -54,7 +54,7 @@ func untiledIn(l Layer) (why string) {
 // attends reports whether rows of a sequence depend on each other in a layer.
 func attends(l Layer) bool {
 	switch l := l.(type) {
-	case *Attention, *ShortConv, *DeltaNet, *Latent:
+	case *Attention, *ShortConv, *DeltaNet, *Mamba2, *Latent:
 		return true
 	case interface{ inside() []Layer }:
 		return slices.ContainsFunc(l.inside(), attends)
