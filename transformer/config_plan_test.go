@@ -302,6 +302,40 @@ func TestPlanOfAdapters(t *testing.T) {
 	}
 }
 
+// TestPlanOfAdaptersOfFamilies: the same of LoRA of the models of testdata, but for those with experts, whose rows a plan does not know.
+func TestPlanOfAdaptersOfFamilies(t *testing.T) {
+	const rank, sequences, tokens = 3, 2, 9
+	d, err := plan.DeviceNamed("24GB")
+	require.NoError(t, err)
+	for _, name := range modelNames {
+		for _, base := range []qlora.Type{0, qlora.NF4} {
+			m, err := Open(filepath.Join("testdata", "models", name), Options{DType: snug.BF16, Base: base, Adapter: &qlora.AdapterOptions{Rank: rank, Alpha: 8}})
+			require.NoError(t, err, name)
+			defer m.Close()
+			c := m.Config()
+			if c.Experts.Count > 0 {
+				continue
+			}
+			gradients(t, m, someBatch(7, c.Vocab, sequences, tokens))
+			model, err := c.Plan(tokens)
+			require.NoError(t, err)
+			r := plan.Run{Micro: sequences, Window: 1, Compute: snug.BF16, Frozen: 16}
+			if base != 0 {
+				r.Frozen = 4
+			}
+			task := plan.Task{Model: model, Device: d, Own: true, Batch: sequences, Rank: rank}
+			p, err := task.Predict(r)
+			require.NoError(t, err)
+			bytes, have := p.Peak[meter.OnDevice], m.Memory()
+			require.Equal(t, bytes[meter.Weights], have.Weights, name)
+			require.EqualValues(t, bytes[meter.Gradients], 4*newWindow(t, m).Len(), name)
+			require.GreaterOrEqual(t, bytes[meter.Activations], have.Peak, name)
+			require.LessOrEqual(t, float64(bytes[meter.Activations]), 1.2*float64(have.Peak), name)
+			require.Equal(t, bytes[meter.Workspace], have.Workspace, name)
+		}
+	}
+}
+
 // TestPlanOfModulesToSave: what trains beside adapters has weights, gradients, state and master weights as predicted.
 func TestPlanOfModulesToSave(t *testing.T) {
 	const rank, sequences, tokens = 4, 2, 9

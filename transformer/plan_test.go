@@ -2,7 +2,9 @@ package transformer
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -94,48 +96,74 @@ func TestTransients(t *testing.T) {
 			if o.Tiles > 1 {
 				sequences, tokens = 193, 13 // two tiles, of 1254 and 1255 rows
 			}
-			ctx, b := context.Background(), someBatch(7, c.Vocab, sequences, tokens)
-			costs, err := m.Costs(sequences, tokens)
-			require.NoError(t, err)
-			require.NoError(t, m.begin(b))
-			w := newWindow(t, m)
-			require.NoError(t, w.Begin(1))
-			m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: 1}
-			x := &m.input
-			most := func(step func(), kept int64) int64 {
-				return m.pass.Measure(step) - kept
+			transients(t, m, sequences, tokens)
+		}
+	}
+}
+
+// transients requires that the stages of a model take what Costs says.
+func transients(t *testing.T, m *Model, sequences, tokens int) {
+	ctx, b := context.Background(), someBatch(7, m.config.Vocab, sequences, tokens)
+	costs, err := m.Costs(sequences, tokens)
+	require.NoError(t, err)
+	require.NoError(t, m.begin(b))
+	w := newWindow(t, m)
+	require.NoError(t, w.Begin(1))
+	m.pass.Window, m.backward = w, call{head: m.lossOn(b), scale: 1}
+	x := &m.input
+	most := func(step func(), kept int64) int64 {
+		return m.pass.Measure(step) - kept
+	}
+	for i, stage := range m.chain.Stages {
+		cost, name := costs.Stages[i], fmt.Sprint(m.config.Family, " ", costs.Stages[i].Name)
+		var y, d *tensor
+		var s saved
+		forward := most(func() { y, err = stage.Forward(ctx, x) }, cost.Output)
+		require.NoError(t, err)
+		save := most(func() { _, s, err = stage.ForwardSave(ctx, x) }, cost.Saved)
+		require.NoError(t, err)
+		require.Equal(t, cost.Saved, m.pass.SavedBytes(s), name)
+		require.Equal(t, cost.ForwardExtra, max(forward, save), name)
+		held := m.pass.Used() - m.pass.SavedBytes(s)
+		backward := most(func() { d, err = stage.Backward(ctx, x, s, y) }, 0)
+		require.NoError(t, err)
+		if i == 0 {
+			backward += cost.Output // the gradient is not handed on
+			held -= cost.Output
+		}
+		if i < m.first { // nothing trains from here down
+			require.LessOrEqual(t, backward, cost.Output, name)
+		} else {
+			require.Equal(t, cost.BackwardExtra, backward, name)
+		}
+		m.pass.ReleaseSaved(s)
+		require.Equal(t, held, m.pass.Used(), name)
+		m.pass.Put(d)
+		if i == 0 {
+			x = embedded(m) // of the size of any output
+		}
+	}
+	m.pass.Put(x)
+	require.Zero(t, m.pass.Used())
+}
+
+// TestTransientsOfFamilies: so do the models of testdata, whole and with adapters.
+//
+//check:not bits32
+func TestTransientsOfFamilies(t *testing.T) {
+	for _, name := range modelNames {
+		for _, o := range []Options{
+			{DType: snug.BF16}, {DType: snug.F32, Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8, Dropout: 0.1}},
+			{DType: snug.BF16, Base: qlora.NF4, Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 8, DoRA: true}},
+		} {
+			m, err := Open(filepath.Join("testdata", "models", name), o)
+			require.NoError(t, err, name)
+			if m.config.Experts.Count > 0 { // Costs has twice the mean of an expert's rows
+				require.NoError(t, m.Close())
+				continue
 			}
-			for i, stage := range m.chain.Stages {
-				cost, name := costs.Stages[i], costs.Stages[i].Name
-				var y, d *tensor
-				var s saved
-				forward := most(func() { y, err = stage.Forward(ctx, x) }, cost.Output)
-				require.NoError(t, err)
-				save := most(func() { _, s, err = stage.ForwardSave(ctx, x) }, cost.Saved)
-				require.NoError(t, err)
-				require.Equal(t, cost.Saved, m.pass.SavedBytes(s), name)
-				require.Equal(t, cost.ForwardExtra, max(forward, save), name)
-				held := m.pass.Used() - m.pass.SavedBytes(s)
-				backward := most(func() { d, err = stage.Backward(ctx, x, s, y) }, 0)
-				require.NoError(t, err)
-				if i == 0 {
-					backward += cost.Output // the gradient is not handed on
-					held -= cost.Output
-				}
-				if i < m.first { // nothing trains from here down
-					require.LessOrEqual(t, backward, cost.Output, name)
-				} else {
-					require.Equal(t, cost.BackwardExtra, backward, name)
-				}
-				m.pass.ReleaseSaved(s)
-				require.Equal(t, held, m.pass.Used(), name)
-				m.pass.Put(d)
-				if i == 0 {
-					x = embedded(m) // of the size of any output
-				}
-			}
-			m.pass.Put(x)
-			require.Zero(t, m.pass.Used())
+			transients(t, m, 2, 11)
+			require.NoError(t, m.Close())
 		}
 	}
 }
