@@ -435,6 +435,9 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		}
 		if len(l.In) == 2 {
 			for i, g := range d.linear(&l.In[0], h) {
+				if l.GateFactor != 0 {
+					g *= float64(l.GateFactor)
+				}
 				up[i] *= function[act](g)
 			}
 		} else {
@@ -454,7 +457,7 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 	case *Parallel:
 		h := d.norm(l.Norm, x)
 		y := slices.Clone(x)
-		for _, half := range []Layer{l.Attention, l.MLP} {
+		for _, half := range l.inside() {
 			for i, z := range d.layer(half, "silu", h) {
 				y[i] += z - h[i]
 			}

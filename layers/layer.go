@@ -258,9 +258,16 @@ func (s *blockSaved) keepPost(p *Pass, post Norm, width int) {
 // leave computes y = x + post(in·w + b), the end of a block; without a post y may be x. s, unless nil, keeps what the backward step of post needs.
 func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 	if post.none() && post.Factor != 0 {
-		l.compute(p, y, in, 0)
-		p.Do(func() error { return multiply(y.View, y.Len(), post.Factor) })
-		p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+		half := y
+		if y == x {
+			half = p.Get(l.Out)
+		}
+		l.compute(p, half, in, 0)
+		p.Do(func() error { return multiply(half.View, half.Len(), post.Factor) })
+		p.Do(func() error { return fused.Add(y.View, half.View, x.View) })
+		if half != y {
+			p.Put(half)
+		}
 		return
 	}
 	if post.none() {

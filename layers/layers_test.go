@@ -82,7 +82,7 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		b.Post = post()
 		return b, ""
 	case 10:
-		return someParallel(width, norm, linear, flip), ""
+		return someParallel(t, width, norm, linear, flip), ""
 	case 9:
 		return someExperts(t, width, norm, linear), ""
 	case 7:
@@ -100,6 +100,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 		if flip("gated") {
 			act = rapid.SampledFrom([]string{"silu", "tanh"}).Draw(t, "act")
 			b.Activation, b.In = gated[act], append([]Linear{linear("gate", width, hidden)}, b.In...)
+			if flip("factor of the gate") {
+				b.GateFactor = 0.7
+			}
 			if flip("scaled") {
 				factor := newParam("factor", 1, 1)
 				factor.Trains = false
@@ -236,7 +239,11 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 	case *Attention:
 		each(append(slices.Clone(l.QKV), l.Out...)...)
 	case *Parallel:
-		each(slices.Concat(l.Attention.QKV, l.Attention.Out, l.MLP.In, l.MLP.Down)...)
+		if each(append(slices.Clone(l.Attention.QKV), l.Attention.Out...)...); l.Mamba != nil {
+			each(append(slices.Clone(l.Mamba.In), l.Mamba.Out...)...)
+		} else {
+			each(append(slices.Clone(l.MLP.In), l.MLP.Down...)...)
+		}
 	case *Experts:
 		each(l.linears()...)
 	case *Latent:
@@ -285,7 +292,7 @@ func someMamba2(t *rapid.T, width int, norm func(string, int) Norm, linear func(
 	if flip("one group") {
 		b.InnerGroups = 0
 	}
-	b.In, b.Out = []Linear{linear("in", width, b.width())}, []Linear{linear("out", b.values(), width)}
+	b.In, b.Out = []Linear{linear("in", width, b.width())}, []Linear{linear("last", b.values(), width)}
 	for _, w := range []*Param{b.Conv, b.ConvBias, b.Bias, b.ALog, b.Skip, b.Inner} {
 		w.constant, w.Trains = 0.5, flip(w.Name+" trains")
 	}
@@ -305,15 +312,25 @@ func someMamba2(t *rapid.T, width int, norm func(string, int) Norm, linear func(
 }
 
 // someParallel returns a Parallel with one norm or two, and heads in one matrix by turns or side by side.
-func someParallel(width int, norm func(string, int) Norm, linear func(string, int, int) Linear, flip func(string) bool) *Parallel {
+func someParallel(t *rapid.T, width int, norm func(string, int) Norm, linear func(string, int, int) Linear, flip func(string) bool) *Parallel {
 	const heads, dim, hidden = 2, 4, 5
 	b := &Parallel{
 		Attention: &Attention{Heads: heads, KVHeads: heads, HeadDim: dim, Scale: 0.4, QKV: []Linear{linear("qkv", width, 3*heads*dim)},
 			Out: []Linear{linear("out", heads*dim, width)}, Interleaved: flip("interleaved")},
 		MLP: &MLP{Activation: SiLU, In: []Linear{linear("gate", width, hidden), linear("up", width, hidden)}, Down: []Linear{linear("down", hidden, width)}},
 	}
-	if b.Norm = norm("norm", width); flip("two norms") {
-		b.Norm, b.Attention.Norm, b.MLP.Norm = Norm{}, b.Norm, norm("norm2", width)
+	b.Norm = norm("norm", width)
+	second, post := &b.MLP.Norm, &b.MLP.Post
+	if flip("mamba") {
+		b.MLP, b.Mamba = nil, someMamba2(t, width, norm, linear)
+		b.Mamba.Norm = Norm{}
+		second, post = &b.Mamba.Norm, &b.Mamba.Post
+	}
+	if flip("two norms") {
+		b.Norm, b.Attention.Norm, *second = Norm{}, b.Norm, norm("norm2", width)
+	}
+	if flip("factors of halves") {
+		b.Attention.Post.Factor, post.Factor = 0.5, 1.5
 	}
 	if flip("rope") {
 		b.Attention.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: dim}, nil)

@@ -18,6 +18,8 @@ type MLP struct {
 	// Joined says that In is one layer which makes gate and up side by side, as in Phi-3 and GLM-4. They are then copied apart,
 	// and so are their gradients: row by row on devices other than the CPU, too, where Joined is slow.
 	Joined bool
+	// GateFactor multiplies the gate before the activation, as in Falcon-H1; 0 stands for 1.
+	GateFactor float32
 	// Bias is of up without a gate, whose bias is a part of the activation.
 	Bias       *Param
 	Activation Activation
@@ -44,6 +46,8 @@ func (b *MLP) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: a Joined MLP of %d matrices, want one for gate and up: %w", len(b.In), snug.ErrConfig)
 	case !b.gated() && b.Activation.plain == nil || b.gated() && b.Activation.gated == nil:
 		return 0, fmt.Errorf("layers: the Activation of an MLP does not go with %d matrices before it: %w", len(b.In), snug.ErrConfig)
+	case b.GateFactor-b.GateFactor != 0 || b.GateFactor != 0 && !b.gated():
+		return 0, fmt.Errorf("layers: the GateFactor of an MLP is %v, want a number, and 0 without a gate: %w", b.GateFactor, snug.ErrConfig)
 	case b.Bias != nil && b.Bias.Len() != b.Down[0].In:
 		return 0, fmt.Errorf("layers: the Bias of an MLP has %d elements, want %d: %w", b.Bias.Len(), b.Down[0].In, snug.ErrConfig)
 	}
@@ -85,17 +89,26 @@ func (b *MLP) project(p *Pass, s Stats, x *Tensor) (gate, up *Tensor) {
 		copyColumns(p, gate, 0, n, both, 0, 2*n, n)
 		copyColumns(p, up, 0, n, both, n, 2*n, n)
 		p.Put(both)
+		b.scaleGate(p, gate)
 		return gate, up
 	}
 	if b.gated() {
 		gate = p.Get(b.In[0].Out)
 		b.In[0].compute(p, gate, h, 0)
+		b.scaleGate(p, gate)
 	}
 	l := &b.In[len(b.In)-1]
 	up = p.Get(l.Out)
 	l.compute(p, up, h, 0)
 	p.Put(h)
 	return gate, up
+}
+
+// scaleGate multiplies the gate, or its gradient, by the factor.
+func (b *MLP) scaleGate(p *Pass, gate *Tensor) {
+	if b.GateFactor != 0 && b.GateFactor != 1 {
+		p.Do(func() error { return multiply(gate.View, gate.Len(), b.GateFactor) })
+	}
 }
 
 // Forward implements [Layer].
@@ -209,6 +222,9 @@ func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d, dx *Tensor, beta floa
 	}
 	b.Activation.gradients(p, dact, s.gate, s.up, b.Bias)
 	p.Put(dact)
+	if b.gated() {
+		b.scaleGate(p, s.gate)
+	}
 	var both *Tensor
 	if b.Joined {
 		n := b.Down[0].In
