@@ -75,10 +75,10 @@ def read(config):
 
 
 def experts(config, layers):
-    """The experts of a model, and their parameters."""
+    """The experts of a model."""
     kind = config.model_type
     if kind not in ("mixtral", "qwen3_moe", "gpt_oss"):
-        return None, lambda name, shape: {name: shape}
+        return None
     dense = [not hasattr(layer.mlp, "experts") for layer in layers]
     some = next(layer.mlp for layer in layers if hasattr(layer.mlp, "experts"))
     oss, hidden = kind == "gpt_oss", (config.moe_intermediate_size if kind == "qwen3_moe" else config.intermediate_size)
@@ -87,19 +87,17 @@ def experts(config, layers):
         "normalize": kind != "qwen3_moe" or some.gate.norm_topk_prob, "bias": oss, "clamped": oss, "limit": some.experts.limit if oss else 0.0,
         "alpha": some.experts.alpha if oss else 0.0, "router_loss": config.router_aux_loss_coef if config.output_router_logits else 0.0,
     }
-    names = {"gate": "w1", "up": "w3", "down": "w2"} if kind == "mixtral" else {p: p + "_proj" for p in ("gate", "up", "down")}
+    return found
 
-    def split(name, shape):
-        module, _, part = name.rpartition(".")
-        own = module.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else module
-        if not module.endswith("mlp.experts"):
-            return {own + "." + part: shape}
-        end, parts = ("bias" if part.endswith("_bias") else "weight"), (["gate", "up"] if part.startswith("gate") else ["down"])
-        shape = shape[1:][::-1] if oss else shape[1:]
-        shape = (shape[0] // len(parts), *shape[1:])
-        return {f"{own}.{e}.{names[p]}.{end}": shape for e in range(found["count"]) for p in parts}
 
-    return found, split
+def tensors(whole, config, model):
+    """The names and shapes of the tensors of the text."""
+    found = {}
+    for name, p in model.state_dict().items():
+        if name.endswith("lm_head.weight") and whole.tie_word_embeddings or whole is not config and "language_model" not in name and name != "lm_head.weight":
+            continue
+        found |= {key: tuple(x.shape) for key, x in families.parts(config, name, p)}
+    return digest(found)
 
 
 def describe(raw):
@@ -109,6 +107,8 @@ def describe(raw):
     gpt2 = config.model_type == "gpt2"
     with torch.device("meta"):
         model = (AutoModelForImageTextToText if many else AutoModelForCausalLM).from_config(whole)
+    if families.hook(config.model_type, "names_only"):
+        return {"family": config.model_type, "whole": whole.model_type if many else "", "tensors": tensors(whole, config, model)}
     neox = config.model_type == "gpt_neox"
     body = model.model.language_model if many else model.transformer if gpt2 else model.gpt_neox if neox else model.model
     layers = body.h if gpt2 else body.layers
@@ -118,14 +118,7 @@ def describe(raw):
     attention, mlp = (first.attn, first.mlp) if gpt2 else (first.attention, first.mlp) if neox else (first.self_attn, first.mlp)
     norm = body.ln_f if gpt2 else body.final_layer_norm if neox else body.norm
     tied = bool(whole.tie_word_embeddings)
-    # save_pretrained reverses the renaming of parameters that loading does.
-    parameters = {name: tuple(p.shape) for name, p in model.state_dict().items() if not (tied and name.endswith("lm_head.weight"))}
-    if neox:
-        parameters = {name.replace("lm_head", "embed_out"): shape for name, shape in parameters.items()}
-    found, split = experts(config, layers)
-    parameters = {name: shape for whole_name, whole_shape in parameters.items() for name, shape in split(whole_name, whole_shape).items()}
-    if many:
-        parameters = {name: shape for name, shape in parameters.items() if "language_model" in name or name == "lm_head.weight"}
+    found = experts(config, layers)
     eos = getattr(whole, "eos_token_id", None) or config.eos_token_id
     want = {
         "family": config.model_type, "whole": whole.model_type if many else "", "vocab": config.vocab_size, "dim": config.hidden_size,
@@ -154,7 +147,7 @@ def describe(raw):
         "residual_scale": getattr(config, "residual_multiplier", 1.0) % 1.0, "logit_scale": 1 / config.logits_scaling if getattr(config, "logits_scaling", 1.0) != 1 else 0.0,
         "init_std": config.initializer_range, "dtype": str(whole.dtype).removeprefix("torch."),
         "bos": config.bos_token_id, "eos": eos if isinstance(eos, list) else [] if eos is None else [eos], "pad": config.pad_token_id,
-        "tensors": digest(parameters),
+        "tensors": tensors(whole, config, model),
     }
     if extra := families.hook(config.model_type, "extra"):
         want["config"] = extra(config, body)

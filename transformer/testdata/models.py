@@ -46,23 +46,6 @@ MODELS, FAMILY = families.table("MODELS")
 ROWS, TOKENS, STEPS = 2, 20, 20
 
 
-def parts(config, key, tensor):
-    """The parameters of snug in a parameter of transformers."""
-    own = families.hook(config.model_type, "parts")
-    if own:
-        yield from own(key, tensor)
-        return
-    module, _, part = key.rpartition(".")
-    if not module.endswith("mlp.experts"):
-        yield key, tensor
-        return
-    part = part.partition("_proj")[0]
-    for e, x in enumerate(tensor):
-        half = len(x) // 2
-        for piece, y in ({"down_proj": x} if part == "down" else {"gate_proj": x[:half], "up_proj": x[half:]}).items():
-            yield f"{module}.{e}.{piece}.weight", y.contiguous()
-
-
 def pack(weights):
     """MXFP4 of [experts, in, out]: blocks [experts, out, in/32, 16], with the first of two elements in the lower half, and scales."""
     x = weights.transpose(1, 2).reshape(weights.shape[0], weights.shape[2], -1, 32)
@@ -144,7 +127,7 @@ def make(name, family, fields, again=0, into=here):
         if p.grad is None:
             assert images and "language_model" not in key or not p.requires_grad, key
             continue
-        for key, grad in parts(config, key.replace("model.language_model.", "model."), p.grad):
+        for key, grad in families.parts(config, key.replace("model.language_model.", "model."), p.grad):
             largest = grad.abs().max().clamp(min=1e-30)
             golden[key] = (grad / largest).half()
             golden["largest/" + key] = largest.reshape(1).clone()

@@ -11,6 +11,7 @@ PUBLISHED   make.py: the fields of published files config.json
 SPELLINGS   make.py: other fields and values, and how older files spell them
 DEFAULTS    make.py: each model_type whose fields may all be left out
 name_as_llama   make.py: a function of the configuration and the model without its head, which gives modules the names of Llama's
+names_only  make.py: true if only the names and shapes of tensors are compared, since modules are not like those of Llama
 extra       make.py: a function of the configuration and the model: more fields of Config, by their names in Go
 FIELDS      fields.py: the fields of a small model, by model_type
 GGUF        gguf.py: the name of a model, its model_type, and the fields of its configuration beside the common ones
@@ -35,3 +36,20 @@ def table(name):
 def hook(family, name):
     """A function of a family, which is a model_type or the name of a module; None if it has none."""
     return getattr(ALL.get(family) or ALL.get(family.removesuffix("_text")), name, None)
+
+
+def parts(config, key, tensor):
+    """The parameters of snug in a parameter of transformers."""
+    own = hook(config.model_type, "parts")
+    if own:
+        yield from own(key, tensor)
+        return
+    module, _, part = key.rpartition(".")
+    if not module.endswith("mlp.experts"):
+        yield key, tensor
+        return
+    part = part.partition("_proj")[0]
+    for e, x in enumerate(tensor):
+        half = len(x) // 2
+        for piece, y in ({"down_proj": x} if part == "down" else {"gate_proj": x[:half], "up_proj": x[half:]}).items():
+            yield f"{module}.{e}.{piece}.weight", y.contiguous()

@@ -17,6 +17,8 @@ ADAPTERS = {
     "gemma4_lora": ("gemma4", False, ALL),
     "gemma4_shared_lora": ("gemma4_shared", False, {**ALL, "lora_alpha": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "per_layer_input_gate", "per_layer_projection"]}),
 }
+DEFAULTS = ["gemma4_text"]
+names_only = True
 FIELDS = {
     "gemma4_text": {**TINY, "global_head_dim": 8, "hidden_size_per_layer_input": 0},
 }
