@@ -465,6 +465,12 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return y
 	case *Experts:
 		return d.experts(l, x)
+	case *Beside:
+		y := d.experts(l.Experts, x)
+		for i, z := range d.layer(l.MLP, "silu", x) {
+			y[i] += z - 2*x[i]
+		}
+		return d.add(x, d.norm(l.Post, y))
 	case *Latent:
 		return d.latent(l, x)
 	case *Embedding:

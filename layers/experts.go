@@ -32,7 +32,16 @@ type Experts struct {
 	Balance    *Balance         // nil for none
 	Prefetch   func(expert int) // unless nil, asks for the matrices of an expert that is needed next
 
+	// RouterNorm is of the rows that the router reads in place of h, RouterScale·RouterNorm(x); zero: it reads h.
+	RouterNorm  Norm
+	RouterScale float32
+	Scales      *Param // [experts], multiply the weights; nil for none; on the CPU alone
+	WeighInput  bool   // weights multiply the rows that an expert reads, in place of its output, as in Llama 4
+	Post        Norm   // of the sum of the experts, before x is added
+
 	correction []float32 // its elements, once they are read from a device
+	factors    []float32 // elements of Scales, and sums of their gradients
+	sums       []float64
 
 	entered uint64 // number of the last pass in which the layer's choice was added to the balancing loss
 }
@@ -57,11 +66,12 @@ func NewExperts(name string, width, hidden, count, chosen int) *Experts {
 type expertsSaved struct {
 	blockSaved
 	logits *Tensor // of the router
+	router Stats   // of RouterNorm
 }
 
 // Tensors implements [Saved].
 func (s *expertsSaved) Tensors(list []*Tensor) []*Tensor {
-	return append(s.blockSaved.Tensors(list), s.logits)
+	return append(s.blockSaved.Tensors(list), s.logits, s.router.mean, s.router.rstd)
 }
 
 // Width implements [Layer].
@@ -73,13 +83,18 @@ func (b *Experts) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: the Correction of Experts has %d elements, or trains, want %d that do not: %w", b.Correction.Len(), len(b.Experts), snug.ErrConfig)
 	case b.Activation.gated == nil:
 		return 0, fmt.Errorf("layers: Experts want the Activation of a gate: %w", snug.ErrConfig)
+	case b.Scales != nil && b.Scales.Len() != len(b.Experts):
+		return 0, fmt.Errorf("layers: the Scales of Experts have %d elements, want %d: %w", b.Scales.Len(), len(b.Experts), snug.ErrConfig)
+	}
+	if _, err := b.RouterNorm.Width(in); err != nil {
+		return 0, err
 	}
 	for i := range b.Experts {
 		e := &b.Experts[i]
 		if len(e.In) != 2 || len(e.Down) != 1 {
 			return 0, fmt.Errorf("layers: expert %d has %d and %d matrices, want 2 and 1: %w", i, len(e.In), len(e.Down), snug.ErrConfig)
 		}
-		if err := blockWidth(in, b.Norm, Norm{}, e.In, e.Down[0], e.In[0].Out); err != nil {
+		if err := blockWidth(in, b.Norm, b.Post, e.In, e.Down[0], e.In[0].Out); err != nil {
 			return 0, err
 		}
 	}
@@ -92,11 +107,11 @@ func (b *Experts) Width(in int) (int, error) {
 
 // Params implements [Layer].
 func (b *Experts) Params(yield func(*Param) bool) {
-	lists := [][]*Param{b.Norm.list(), b.Router.list(), {b.Correction}}
+	lists := [][]*Param{b.Norm.list(), b.RouterNorm.list(), b.Router.list(), {b.Correction, b.Scales}}
 	for i := range b.Experts {
 		lists = append(lists, listOf(b.Experts[i].In), listOf(b.Experts[i].Down))
 	}
-	yieldAll(yield, append(lists, b.Shared.lists()...)...)
+	yieldAll(yield, append(append(lists, b.Shared.lists()...), b.Post.list())...)
 }
 
 // Forward implements [Layer].
@@ -105,51 +120,79 @@ func (b *Experts) Forward(p *Pass, x *Tensor) *Tensor {
 		return &Tensor{}
 	}
 	y := p.Get(b.dim())
-	p.Put(b.forward(p, Stats{}, y, x))
+	p.Put(b.forward(p, nil, y, x, x))
 	return y
 }
 
 // ForwardSave implements [Layer].
 func (b *Experts) ForwardSave(p *Pass, x *Tensor) (*Tensor, Saved) {
-	s := b.save(p, x, b.forward)
+	s := b.kept(p, x, true)
 	return s.y, s
 }
 
-// Resave implements [Resaver]. It computes only the norm and the router's logits.
-func (b *Experts) Resave(p *Pass, x *Tensor) Saved {
-	return b.save(p, x, func(p *Pass, s Stats, _, x *Tensor) *Tensor {
-		h := p.Get(b.dim())
-		defer p.Put(h)
-		return b.logits(p, s, h, x)
-	})
-}
+// Resave implements [Resaver]. It computes only the norm and the router's logits, unless a norm follows.
+func (b *Experts) Resave(p *Pass, x *Tensor) Saved { return b.kept(p, x, false) }
 
-// save returns the saved set, with the router's logits that compute returns.
-func (b *Experts) save(p *Pass, x *Tensor, compute func(p *Pass, s Stats, y, x *Tensor) *Tensor) *expertsSaved {
+// kept returns the saved set, whose output has its values if whole says so.
+func (b *Experts) kept(p *Pass, x *Tensor, whole bool) *expertsSaved {
 	if p.refuses(b, x) {
 		return &expertsSaved{blockSaved: blockSaved{output: output{&Tensor{}}}}
 	}
 	s := newSaved[expertsSaved](p)
-	s.y, s.norm = p.Get(b.dim()), b.Norm.NewStats(p, 1)
-	s.logits = compute(p, s.norm, s.y, x)
+	s.y = p.Get(b.dim())
+	b.save(p, s, s.y, x, x, whole)
 	return s
+}
+
+// save computes the saved set of experts(from), and y = x + experts(from), or without x the sum alone, if whole says so, or the norm
+// after it needs it.
+func (b *Experts) save(p *Pass, s *expertsSaved, y, x, from *Tensor, whole bool) {
+	s.norm, s.router = b.Norm.NewStats(p, 1), b.RouterNorm.NewStats(p, 1)
+	s.keepPost(p, b.Post, b.dim())
+	if whole || !b.Post.none() {
+		s.logits = b.forward(p, s, y, x, from)
+		return
+	}
+	h := p.Get(b.dim())
+	s.logits = b.logits(p, s, h, from)
+	p.Put(h)
 }
 
 func (b *Experts) dim() int    { return b.Router.In }
 func (b *Experts) hidden() int { return b.Experts[0].Down[0].In }
 
-// logits computes h = norm(x), and returns the router's logits.
-func (b *Experts) logits(p *Pass, s Stats, h, x *Tensor) *Tensor {
+// logits computes h = norm(x), and returns the router's logits. s, unless nil, gets the statistics.
+func (b *Experts) logits(p *Pass, s *expertsSaved, h, x *Tensor) *Tensor {
+	norm, router := Stats{}, Stats{}
+	if s != nil {
+		norm, router = s.norm, s.router
+	}
 	logits := p.Get(len(b.Experts))
-	b.Norm.Compute(p, h, s, x)
-	b.Router.compute(p, logits, h, 0)
+	b.Norm.Compute(p, h, norm, x)
+	read := b.routed(p, router, h, x)
+	b.Router.compute(p, logits, read, 0)
+	if read != h {
+		p.Put(read)
+	}
 	return logits
 }
 
-// forward computes y, and returns the router's logits.
-func (b *Experts) forward(p *Pass, s Stats, y, x *Tensor) *Tensor {
+// routed returns the rows that the router reads: h, or a new tensor.
+func (b *Experts) routed(p *Pass, s Stats, h, x *Tensor) *Tensor {
+	if b.RouterNorm.none() {
+		return h
+	}
+	read := p.Get(b.dim())
+	b.RouterNorm.Compute(p, read, s, x)
+	p.Do(func() error { return multiply(read.View, read.Len(), b.RouterScale) })
+	return read
+}
+
+// forward computes y = x + experts(from), or the sum alone if x is nil, and returns the router's logits. s, unless nil, gets what the
+// backward step needs.
+func (b *Experts) forward(p *Pass, s *expertsSaved, y, x, from *Tensor) *Tensor {
 	h := p.Get(b.dim())
-	logits := b.logits(p, s, h, x)
+	logits := b.logits(p, s, h, from)
 	b.route(p, logits)
 	b.add(p, logits)
 	b.clear(p, y)
@@ -158,20 +201,34 @@ func (b *Experts) forward(p *Pass, s Stats, y, x *Tensor) *Tensor {
 		if !b.begin(p, i) {
 			continue
 		}
-		in := b.pick(p, h)
+		in, weights := b.pick(p, h), p.routed.weights
+		if b.WeighInput {
+			b.weigh(p, in)
+			weights = nil
+		}
 		gate, up := b.project(p, e, in)
 		b.Activation.compute(p, up, gate, up, nil)
 		p.Put(gate)
 		e.Down[0].compute(p, in, up, 0) // in is no longer needed as input
 		p.Put(up)
-		b.addRows(p, y, in, p.routed.weights)
+		b.addRows(p, y, in, weights)
 		p.Put(in)
 	}
 	b.finish(p)
 	b.unroute(p)
 	b.addShared(p, y, h)
 	p.Put(h)
-	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	if !b.Post.none() {
+		half, kept := y, Stats{}
+		if s != nil {
+			half, kept = s.half, s.post
+			p.copyTo(half, y)
+		}
+		b.Post.Compute(p, y, kept, half)
+	}
+	if x != nil {
+		p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	}
 	return logits
 }
 
@@ -212,14 +269,27 @@ func (b *Experts) finish(p *Pass) { p.rows = p.Batch.Rows }
 
 // Backward implements [Layer]. It turns dy, in place, into the gradient of x.
 func (b *Experts) Backward(p *Pass, x *Tensor, kept Saved, d *Tensor) *Tensor {
-	if p.refuses(b, x) {
-		return d
+	if !p.refuses(b, x) {
+		b.backward(p, x, kept.(*expertsSaved), d, d)
 	}
-	s := kept.(*expertsSaved)
+	return d
+}
+
+// backward adds the gradient of x to dx, from the gradient d of what the block adds; dx may be d.
+func (b *Experts) backward(p *Pass, x *Tensor, s *expertsSaved, d, dx *Tensor) {
+	if !b.Post.none() {
+		sum := p.Get(b.dim())
+		b.Post.Gradients(p, sum, d, s.post, s.half, 0)
+		defer p.Put(sum)
+		d = sum
+	}
 	h, dh := p.Get(b.dim()), p.Get(b.dim())
 	b.Norm.Compute(p, h, Stats{}, x)
 	b.route(p, s.logits)
 	p.routed.dweights = p.Stat(b.Routing.Chosen)
+	if b.WeighInput {
+		b.clear(p, p.routed.dweights)
+	}
 	b.clear(p, dh)
 	for i := range b.Experts {
 		if b.begin(p, i) {
@@ -229,35 +299,55 @@ func (b *Experts) Backward(p *Pass, x *Tensor, kept Saved, d *Tensor) *Tensor {
 		}
 	}
 	b.finish(p)
+	b.scalesBackward(p, s.logits)
 	dlogits := p.Get(len(b.Experts))
 	b.routeBackward(p, dlogits, s.logits)
 	b.unroute(p)
-	b.Router.weightGradients(p, h, dlogits)
-	b.Router.inputGradient(p, dh, dlogits, 1)
+	read := b.routed(p, Stats{}, h, x)
+	b.Router.weightGradients(p, read, dlogits)
+	if read == h {
+		b.Router.inputGradient(p, dh, dlogits, 1)
+	} else {
+		b.Router.inputGradient(p, read, dlogits, 0)
+		p.Do(func() error { return multiply(read.View, read.Len(), b.RouterScale) })
+	}
 	p.Done(b.Router.Weight, b.Router.Bias)
 	p.Put(dlogits)
 	b.sharedBackward(p, dh, d, h)
 	p.Put(h)
-	b.Norm.Gradients(p, d, dh, s.norm, x, 1)
+	if read != h { // d, which may be dx, is not needed any more
+		b.RouterNorm.Gradients(p, dx, read, s.router, x, 1)
+		p.Put(read)
+	}
+	b.Norm.Gradients(p, dx, dh, s.norm, x, 1)
 	p.Put(dh)
-	return d
 }
 
 // expertBackward adds an expert's part of the gradient of h to dh, given the gradient d of y. It sets the gradients of
 // the router's weights for the rows of the expert, and adds to the gradients of the expert's parameters.
 func (b *Experts) expertBackward(p *Pass, e *Expert, dh, d, h *Tensor) {
 	in := b.pick(p, h)
+	if b.WeighInput {
+		b.weigh(p, in)
+	}
 	gate, up := b.project(p, e, in)
 	act, out := p.Get(b.hidden()), p.Get(b.dim())
 	b.Activation.compute(p, act, gate, up, nil)
-	e.Down[0].compute(p, out, act, 0)
-	b.addWeightedBackward(p, out, d)
+	if b.WeighInput {
+		b.pickInto(p, out, d)
+	} else {
+		e.Down[0].compute(p, out, act, 0)
+		b.addWeightedBackward(p, out, d)
+	}
 	dact := linearBackward(p, act, e.Down, out)
 	p.Put(out)
 	b.Activation.gradients(p, dact, gate, up, nil)
 	p.Put(dact)
 	din := linearBackward(p, in, e.In, gate, up)
 	p.Put(gate, up)
+	if b.WeighInput {
+		b.weighBackward(p, din, h)
+	}
 	b.addRows(p, dh, din, nil)
 	p.Put(din)
 }

@@ -1,9 +1,11 @@
 package layers
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
 )
 
@@ -60,6 +62,78 @@ func (b *Experts) route(p *Pass, logits *Tensor) {
 		return fused.Route(b.Routing, r.chosen, r.weights.View, logits.View, bias)
 	})
 	p.Do(func() error { return fused.Group(r.rows, r.pairs, r.starts, r.chosen, b.Routing.Chosen) })
+	b.scale(p, r.weights)
+}
+
+// scale multiplies what there is for each row and chosen expert by the Scales.
+func (b *Experts) scale(p *Pass, t *Tensor) {
+	if b.Scales == nil {
+		return
+	}
+	p.Do(func() error {
+		scales, err := b.scales()
+		if err != nil {
+			return err
+		}
+		x := t.Float32s()
+		for i, e := range p.routed.chosen {
+			x[i] *= scales[e]
+		}
+		return nil
+	})
+}
+
+// scales returns the elements of Scales.
+func (b *Experts) scales() ([]float32, error) {
+	if !b.Scales.Value.Device().IsCPU() {
+		return nil, fmt.Errorf("Experts with Scales on %s, want the CPU: %w", b.Scales.Value.Device().Name(), snug.ErrDevice)
+	}
+	if b.factors == nil {
+		b.factors, b.sums = make([]float32, b.Scales.Len()), make([]float64, b.Scales.Len())
+	}
+	return b.factors, amp.Cast(snug.ViewOf(b.factors), b.Scales.Value)
+}
+
+// scalesBackward adds the gradient of the Scales, and turns the gradients of weights times scales into those of weights.
+func (b *Experts) scalesBackward(p *Pass, logits *Tensor) {
+	if b.Scales == nil {
+		return
+	}
+	r := &p.routed
+	if b.Scales.Trains {
+		p.Do(func() error { // the weights without the scales
+			bias, err := b.corrections()
+			if err != nil {
+				return err
+			}
+			return fused.Route(b.Routing, r.chosen, r.weights.View, logits.View, bias)
+		})
+		p.Do(func() error {
+			acc, into, err := p.Gradient(b.Scales)
+			if err != nil {
+				return err
+			}
+			alpha, beta, err := into.Factors()
+			if err != nil {
+				return err
+			}
+			clear(b.sums)
+			w, dw := r.weights.Float32s(), r.dweights.Float32s()
+			for i, e := range r.chosen {
+				b.sums[e] += float64(w[i]) * float64(dw[i])
+			}
+			g := acc.Float32s()
+			for e, sum := range b.sums {
+				if beta == 0 {
+					g[e] = 0
+				}
+				g[e] = beta*g[e] + alpha*float32(sum)
+			}
+			return nil
+		})
+		p.Done(b.Scales)
+	}
+	b.scale(p, r.dweights)
 }
 
 // corrections returns the elements of the Correction on the host.
@@ -93,12 +167,47 @@ func (b *Experts) routeBackward(p *Pass, dlogits, logits *Tensor) {
 
 // pick returns a copy of the group's rows of x.
 func (b *Experts) pick(p *Pass, x *Tensor) *Tensor {
-	width := b.dim()
-	in := p.Get(width)
-	p.Do(func() error {
-		return fused.Embedding(in.View, x.View, p.routed.groupRows, part(x.View, 0, 0), nil, width)
-	})
+	in := p.Get(b.dim())
+	b.pickInto(p, in, x)
 	return in
+}
+
+// pickInto copies the group's rows of x.
+func (b *Experts) pickInto(p *Pass, in, x *Tensor) {
+	p.Do(func() error {
+		return fused.Embedding(in.View, x.View, p.routed.groupRows, part(x.View, 0, 0), nil, b.dim())
+	})
+}
+
+// groupWeights returns the weights of the group's rows, which the caller frees.
+func (b *Experts) groupWeights(p *Pass) *Tensor {
+	w := p.Stat(1)
+	p.Do(func() error {
+		return fused.Embedding(w.View, p.routed.weights.View, p.routed.groupPairs, part(w.View, 0, 0), nil, 1)
+	})
+	return w
+}
+
+// weigh multiplies each of the group's rows by its weight.
+func (b *Experts) weigh(p *Pass, in *Tensor) {
+	w, rows := b.groupWeights(p), p.Get(b.dim())
+	p.copyTo(rows, in)
+	b.clear(p, in)
+	p.Do(func() error { return fused.AddRows(in.View, rows.View, w.View, p.routed.all(p.rows), 1, b.dim()) })
+	p.Put(w, rows)
+}
+
+// weighBackward turns the gradient of weighed rows into the gradient of the rows of h, and sets the gradients of the weights.
+func (b *Experts) weighBackward(p *Pass, din, h *Tensor) {
+	w, rows, dw := b.groupWeights(p), b.pick(p, h), p.Stat(1)
+	p.Do(func() error {
+		return fused.AddRowsBackward(rows.View, dw.View, din.View, rows.View, w.View, p.routed.all(p.rows), 1, b.dim())
+	})
+	p.copyTo(din, rows)
+	p.Do(func() error {
+		return fused.EmbeddingBackward(p.routed.dweights.View, dw.View, p.routed.groupPairs, 1, snug.Into{Beta: 1})
+	})
+	p.Put(w, rows, dw)
 }
 
 // addRows adds x, times the weights of its rows unless they are nil, to the group's rows of y.

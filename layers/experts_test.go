@@ -26,6 +26,15 @@ func someExperts(t *rapid.T, width int, norm func(string, int) Norm, linear func
 		b.Correction = newParam("correction", 1, count)
 		b.Correction.Trains = false
 	}
+	if b.WeighInput = flip("weigh input"); flip("router norm") {
+		b.RouterNorm, b.RouterScale = *NewRMSNorm("router norm", width), 0.7
+	}
+	if flip("scales") {
+		b.Scales = newParam("scales", 1, count)
+	}
+	if flip("post") {
+		b.Post = *NewRMSNorm("post", width)
+	}
 	if flip("shared") {
 		hidden := rapid.IntRange(1, 5).Draw(t, "shared hidden")
 		b.Shared = &SharedExpert{
@@ -37,6 +46,15 @@ func someExperts(t *rapid.T, width int, norm func(string, int) Norm, linear func
 			b.Shared.Gate = &l
 		}
 	}
+	return b
+}
+
+// someBeside returns Experts beside an MLP.
+func someBeside(t *rapid.T, width int, norm func(string, int) Norm, linear func(string, int, int) Linear) *Beside {
+	b := &Beside{Experts: someExperts(t, width, norm, linear), Post: *NewRMSNorm("last", width)}
+	b.Experts.Post = *NewRMSNorm("post2", width)
+	b.MLP = &MLP{Norm: norm("norm1", width), Activation: SiLU, Down: []Linear{linear("down", 5, width)},
+		In: []Linear{linear("gate", width, 5), linear("up", width, 5)}, Post: *NewRMSNorm("post1", width)}
 	return b
 }
 
@@ -64,9 +82,16 @@ func (d *definition) experts(b *Experts, x []float64) []float64 {
 		}
 		return d.linear(&down[0], up)
 	}
+	read := h
+	if !b.RouterNorm.none() {
+		read = d.norm(b.RouterNorm, x)
+		for i := range read {
+			read[i] *= float64(b.RouterScale)
+		}
+	}
 	var y []float64
 	for row := range slices.Chunk(h, width) {
-		scores := d.linear(&b.Router, row)
+		scores := d.linear(&b.Router, read[len(y):len(y)+width])
 		total := 0.0
 		for e, z := range scores {
 			if b.Routing.Sigmoid {
@@ -102,8 +127,18 @@ func (d *definition) experts(b *Experts, x []float64) []float64 {
 		}
 		sum := make([]float64, width)
 		for _, e := range d.chosen[at] {
-			for i, v := range expert(b.Experts[e].In, b.Experts[e].Down, row) {
-				sum[i] += float64(b.Routing.Scale) * scores[e] / total * v
+			weight, in := float64(b.Routing.Scale)*scores[e]/total, slices.Clone(row)
+			if b.Scales != nil {
+				weight *= d.values[b.Scales][e]
+			}
+			if b.WeighInput {
+				for i := range in {
+					in[i] *= weight
+				}
+				weight = 1
+			}
+			for i, v := range expert(b.Experts[e].In, b.Experts[e].Down, in) {
+				sum[i] += weight * v
 			}
 		}
 		if s := b.Shared; s != nil {
@@ -117,5 +152,5 @@ func (d *definition) experts(b *Experts, x []float64) []float64 {
 		}
 		y = append(y, sum...)
 	}
-	return d.add(x, y)
+	return d.add(x, d.norm(b.Post, y))
 }

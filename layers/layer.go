@@ -80,7 +80,7 @@ func (p *Pass) ReleaseSaved(s Saved) {
 		p.sets = append(p.sets, outer.inner)
 	}
 	switch s.(type) { // newSaved uses these again
-	case *output, *normSaved, *batchSaved, *perLayerSaved, *attentionSaved, *parallelSaved, *latentSaved, *shortConvSaved, *deltaNetSaved, *mamba2Saved, *mlpSaved, *expertsSaved, *maxPoolSaved:
+	case *output, *normSaved, *batchSaved, *perLayerSaved, *attentionSaved, *parallelSaved, *besideSaved, *latentSaved, *shortConvSaved, *deltaNetSaved, *mamba2Saved, *mlpSaved, *expertsSaved, *maxPoolSaved:
 		p.sets = append(p.sets, s)
 	}
 }
@@ -255,7 +255,7 @@ func (s *blockSaved) keepPost(p *Pass, post Norm, width int) {
 	}
 }
 
-// leave computes y = x + post(in·w + b), the end of a block; without a post y may be x. s, unless nil, keeps what the backward step of post needs.
+// leave computes y = x + post(in·w + b), the end of a block; without a post y may be x. Without an x it adds nothing. s, unless nil, keeps what the backward step of post needs.
 func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 	if post.none() && post.Factor != 0 {
 		half := y
@@ -264,10 +264,16 @@ func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 		}
 		l.compute(p, half, in, 0)
 		p.Do(func() error { return multiply(half.View, half.Len(), post.Factor) })
-		p.Do(func() error { return fused.Add(y.View, half.View, x.View) })
+		if x != nil {
+			p.Do(func() error { return fused.Add(y.View, half.View, x.View) })
+		}
 		if half != y {
 			p.Put(half)
 		}
+		return
+	}
+	if post.none() && x == nil {
+		l.compute(p, y, in, 0)
 		return
 	}
 	if post.none() {
@@ -283,7 +289,9 @@ func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 	}
 	l.compute(p, half, in, 0)
 	post.Compute(p, y, kept, half)
-	p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	if x != nil {
+		p.Do(func() error { return fused.Add(y.View, y.View, x.View) })
+	}
 }
 
 // leaveBackward returns the gradient of in·w + b for the gradient d of leave's y: d itself if there is neither a post nor a factor,

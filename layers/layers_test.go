@@ -72,7 +72,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 12).Draw(t, "layer") {
+	switch rapid.IntRange(0, 13).Draw(t, "layer") {
+	case 13:
+		return someBeside(t, width, norm, linear), ""
 	case 12:
 		b := someMamba2(t, width, norm, linear)
 		b.Post = post()
@@ -246,6 +248,8 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		}
 	case *Experts:
 		each(l.linears()...)
+	case *Beside:
+		each(slices.Concat(l.Experts.linears(), l.MLP.In, l.MLP.Down)...)
 	case *Latent:
 		each(slices.Concat(l.In, l.QUp, l.Up, l.Out)...)
 	case *ShortConv:
@@ -423,6 +427,9 @@ func layerProperty(t *rapid.T) {
 		inner = tiled.Layer
 	}
 	_, routes := inner.(*Experts) // whose costs assume sizes of groups
+	if _, is := inner.(*Beside); is {
+		routes = true
+	}
 	if !routes {
 		require.Equal(t, cost.ForwardExtra, max(forward-cost.Output, save-cost.Saved))
 	}

@@ -106,6 +106,9 @@ func (m *Model) chooseAdapters(load func(dir string) (map[string]*qlora.LoRA, er
 		}
 		if loaded != nil {
 			if c.loaded = loaded[module]; c.loaded == nil {
+				if _, joined := m.config.slot(t.Name); joined {
+					continue // in a tensor of all experts PEFT sees no module
+				}
 				return nil, fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder%s: %w", dir, module, m.foreignPrefix(loaded, module), snug.ErrCorrupt)
 			}
 			delete(loaded, module)

@@ -175,6 +175,12 @@ type Experts struct {
 	Shared     int  // width of an expert that all tokens have, 0 for none
 	SharedGate bool // its output is multiplied by the sigmoid of a logit
 
+	// Beside says that the layer has an MLP of width Config.Hidden too: y = z + post(post₁(mlp(z)) + post₂(experts(z))), see [layers.Beside].
+	// The router reads rows of its own, RMSNorm(z)/√Dim with a parameter that multiplies it, and a parameter multiplies the weights.
+	Beside bool
+	// WeighInput says that the weight of an expert multiplies the rows that it reads, in place of its output.
+	WeighInput bool
+
 	Bias    bool // the router and all matrices of experts have biases
 	Clamped bool // gpt-oss' activation: g·sigmoid(Alpha·g)·(u+1), with g = min(gate, Limit) and u = up clamped to ±Limit
 	Limit   float64
@@ -429,7 +435,7 @@ func (c *Config) check() error {
 func (c *Config) checkExperts() error {
 	e := &c.Experts
 	together := 1 // experts whose matrices are in one tensor of a file
-	if c.names().experts.joined {
+	if c.names().experts.joined != separate {
 		together = max(1, e.Count)
 	}
 	number := func(x float64) bool { return x >= 0 && x <= math.MaxFloat32 }
@@ -460,6 +466,8 @@ func (c *Config) checkExperts() error {
 		return bad("Experts.Groups", "%d, %d of them chosen, by their best %d, want a divisor of %d experts, and groups that hold the %d chosen", e.Groups, e.ChosenGroups, e.GroupTop, e.Count, e.Chosen)
 	case e.Shared > 0 && c.names().experts.shared == "" || e.Corrected && c.names().experts.correction == "":
 		return bad("Experts.Shared", "%d, and Corrected %t: models of the family %q have none", e.Shared, e.Corrected, c.Family)
+	case e.Beside && (c.names().experts.besides == besideNames{} || !c.PostNorms || e.Shared > 0 || e.WeighInput || e.Bias):
+		return bad("Experts.Beside", "models of the family %q have none, or no PostNorms, or Shared, WeighInput or Bias", c.Family)
 	case e.Shared < 0 || e.Shared > maxCount || e.SharedGate && e.Shared == 0:
 		return bad("Experts.Shared", "%d, with a gate: %t, want 0 to %d", e.Shared, e.SharedGate, maxCount)
 	case !number(e.RouterLoss):

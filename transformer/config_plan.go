@@ -86,6 +86,9 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 		second := own.planMLP
 		if c.hasExperts(i) {
 			second = own.planExperts
+			if c.Experts.Beside {
+				second = own.planBeside
+			}
 		}
 		if x := c.mixer(i); x != nil {
 			m.Layers = append(m.Layers, x.plan(c, s), second(own.sizes(tokens)))

@@ -46,6 +46,31 @@ func (c *Config) planExperts(s sizes) plan.Layer {
 	return l
 }
 
+// planBeside describes the second stage of a layer with experts beside an MLP, see [layers.Beside].
+func (c *Config) planBeside(s sizes) plan.Layer {
+	l, e := c.planMLP(s), c.planExperts(s)
+	logits, pairs := s.rows*int64(c.Experts.Count), s.rows*int64(c.Experts.Chosen)
+	l.Params = slices.Concat(l.Params, e.Params, [][]int{{c.Dim}, {c.Dim}, {c.Experts.Count}})
+	l.Kept, l.Stats, l.Tiles = 2*s.dim+2*s.hidden+logits, 6*s.rows, plan.Tiles{} // tiles of the MLP are not counted on
+	forward, backward := max(3*s.dim+logits, 2*s.hidden), max(5*s.dim+logits, 2*s.dim+s.hidden)
+	l.Forward, l.Backward = forward, backward
+	if n := e.Forward + s.dim; 2*n+4*pairs > 2*forward {
+		l.Forward, l.ForwardStats = n, pairs
+	}
+	if n := e.Backward + 2*s.dim; 2*n+8*pairs > 2*backward {
+		l.Backward, l.BackwardStats = n, 2*pairs
+	}
+	for i := range l.Adapters {
+		l.Adapters[i].Backward += s.dim
+	}
+	for _, a := range e.Adapters {
+		a.Forward, a.Backward = a.Forward+s.dim, a.Backward+2*s.dim
+		l.Adapters = append(l.Adapters, a)
+	}
+	l.MACs += e.MACs
+	return l
+}
+
 // planShared adds the expert of all tokens, which runs after the others: a step holds forward or backward then, and what the expert takes.
 func (c *Config) planShared(s sizes, l *plan.Layer, forward, backward int64) {
 	e := &c.Experts

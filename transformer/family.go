@@ -99,14 +99,18 @@ type layout struct {
 // expertNames are the names of the router and of the experts of a layer.
 type expertNames struct {
 	router         string
-	experts        string // before the number of the expert
-	gate, up, down string // of an expert
-	shared         string // of the expert of all tokens
-	sharedGate     string // of its logit
-	correction     string // the parameter of Experts.Corrected
-	mlx            string // of a layer in mlx-lm, which has all experts in one module
-	joined         bool   // files hold the experts of a layer in one tensor, see slot
+	experts        string     // before the number of the expert
+	gate, up, down string     // of an expert
+	shared         string     // of the expert of all tokens
+	sharedGate     string     // of its logit
+	correction     string     // the parameter of Experts.Corrected
+	mlx            string     // of a layer in mlx-lm, which has all experts in one module
+	joined         joinedForm // how files hold the experts of a layer in one tensor
+	besides        besideNames
 }
+
+// besideNames are the names of what Experts.Beside adds: parameters of the router, and norms after the MLP, and before and after the experts.
+type besideNames struct{ scale, scales, mlpPost, norm, post string }
 
 // whole is a model for images and text. Its file says all that is its own of what concerns the text.
 type whole struct {

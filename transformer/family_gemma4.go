@@ -22,13 +22,19 @@ func init() {
 		name: "gemma4_text", class: "Gemma4", ownLayers: true,
 		names: gemmaNames.with(func(n *names) {
 			n.scalar = "layer_scalar"
+			n.experts = expertNames{router: "router.proj", experts: "experts.", gate: "gate_proj", up: "up_proj", down: "down_proj", joined: rows,
+				besides: besideNames{scale: "router.scale", scales: "router.per_expert_scale", mlpPost: "post_feedforward_layernorm_1",
+					norm: "pre_feedforward_layernorm_2", post: "post_feedforward_layernorm_2"}}
 			n.perLayer = perLayerNames{tokens: "embed_tokens_per_layer", projection: "per_layer_model_projection", norm: "per_layer_projection_norm",
 				gate: "per_layer_input_gate", out: "per_layer_projection", post: "post_per_layer_input_norm"}
 		}),
 		std: defaults{vocab: 262144, dim: 2304, hidden: 9216, layers: 30, heads: 8, kvHeads: 4, headDim: 256, context: 131072, bos: 2, eos: 1, pad: 0, tied: true},
 		layers: func(c *Config) {
-			full, shared, wide, elements, tokens := c.Full, c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab
+			full, shared, wide, elements, tokens, e := c.Full, c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab, c.Experts
 			ropedLayers(c)
+			if e.Count > 0 {
+				c.Experts = Experts{Count: e.Count, Chosen: e.Chosen, Hidden: e.Hidden, Normalize: true, Beside: true}
+			}
 			c.NoRope, c.Rope.Interleaved, c.LocalRope.Interleaved = nil, false, false
 			c.PostNorms, c.ValueNorm, c.LayerScalar, c.Full = true, true, true, full
 			c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab = shared, wide, elements, tokens
@@ -42,7 +48,7 @@ func init() {
 			c.QKNorm, c.ValueNorm, c.ScoreScale, c.EmbeddingScale = true, true, 1, math.Sqrt(float64(c.Dim))
 			c.cap(f, "final_logit_softcapping", &c.LogitCap, 0)
 			f.only("use_bidirectional_attention", `"vision"`) // of tokens of images
-			c.unknown4(f)
+			c.experts4(f)
 			loose(f, "hidden_size_per_layer_input", &c.PerLayer, 256)
 			if field(f, "vocab_size_per_layer_input", &c.PerLayerVocab, 262144); c.PerLayer == 0 {
 				c.PerLayerVocab = 0
@@ -64,14 +70,22 @@ func init() {
 	})
 }
 
-// unknown4 refuses the parts of Gemma 4 that the stages do not compute.
-func (c *Config) unknown4(f *fields) {
-	f.put("enable_moe_block", false)
-	if get(f, "enable_moe_block", false) {
-		f.fail("enable_moe_block", "true: experts beside an MLP are not supported, want false")
+// experts4 has the experts of 26B-A4B, beside the MLP of each layer.
+func (c *Config) experts4(f *fields) {
+	e := &c.Experts
+	if field(f, "enable_moe_block", &e.Beside, false); !e.Beside {
+		for _, name := range []string{"num_experts", "top_k_experts", "moe_intermediate_size"} {
+			f.ignore(name) // of these parts
+		}
+		return
 	}
-	for _, name := range []string{"num_experts", "top_k_experts", "moe_intermediate_size"} {
-		f.ignore(name) // of these parts
+	for _, n := range []struct {
+		name  string
+		value *int
+	}{{"num_experts", &e.Count}, {"top_k_experts", &e.Chosen}, {"moe_intermediate_size", &e.Hidden}} {
+		if loose(f, n.name, n.value, 0); f.err == nil && *n.value < 1 {
+			f.fail(n.name, "%d, want 1 or more", *n.value)
+		}
 	}
 }
 

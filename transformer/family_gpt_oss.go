@@ -12,7 +12,9 @@ func init() {
 		gguf: ggufForm{arch: "gpt-oss", mlpNorm: "post_attention_norm", outBias: true, ownHead: true, untruncated: true, period: 2, keys: func(c *Config, m *ggufMetadata) {
 			m.count("expert_feed_forward_length", c.Experts.Hidden)
 		}},
-		names: llamaNames.with(func(n *names) { n.experts.router, n.experts.mlx, n.experts.joined = "mlp.router", "mlp.experts", true }),
+		names: llamaNames.with(func(n *names) {
+			n.experts.router, n.experts.mlx, n.experts.joined = "mlp.router", "mlp.experts", byTurns
+		}),
 		std: defaults{vocab: 201088, dim: 2880, hidden: 2880, layers: 36, heads: 64, kvHeads: 8, headDim: 64, context: 131072, bos: -1, eos: -1, pad: -1,
 			eps: 1e-5, theta: 150_000, experts: Experts{Count: 128, Chosen: 4, Alpha: 1.702, Limit: 7}},
 		normal: []string{".mlp.router.bias"},

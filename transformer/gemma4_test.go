@@ -18,6 +18,9 @@ func TestGemma4Published(t *testing.T) {
 		{"31B", gemma4Text(`"vocab_size": 262144, "hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 60, "num_attention_heads": 32,
 			"num_key_value_heads": 16, "num_global_key_value_heads": 4, "attention_k_eq_v": true, "sliding_window": 1024, "hidden_size_per_layer_input": 0`),
 			30_697_345_340, []int{16, 256, 4, 512}},
+		{"26B-A4B", gemma4Text(`"vocab_size": 262144, "hidden_size": 2816, "intermediate_size": 2112, "num_hidden_layers": 30, "num_attention_heads": 16,
+			"num_key_value_heads": 8, "num_global_key_value_heads": 2, "attention_k_eq_v": true, "sliding_window": 1024, "hidden_size_per_layer_input": 0,
+			"enable_moe_block": true, "num_experts": 128, "top_k_experts": 8, "moe_intermediate_size": 704`), 25_233_141_790, []int{8, 256, 2, 512}},
 		{"E2B", gemma4Text(`"vocab_size": 262144, "hidden_size": 1536, "intermediate_size": 6144, "num_hidden_layers": 35, "num_attention_heads": 8,
 			"num_key_value_heads": 1, "num_kv_shared_layers": 20, "use_double_wide_mlp": true, "attention_k_eq_v": false, "sliding_window": 512,
 			"hidden_size_per_layer_input": 256, "num_global_key_value_heads": null, "layer_types": [` + strings.Repeat(`"sliding_attention", "sliding_attention",
@@ -59,7 +62,7 @@ func gemma4Text(fields string) string {
 	return `{"model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": true, "dtype": "bfloat16",
 		"audio_config": null, "vision_config": {"model_type": "gemma4_vision"}, "image_token_id": 258880, "audio_token_id": 258881, "boi_token_id": 255999,
 		"text_config": {"model_type": "gemma4_text", "head_dim": 256, "global_head_dim": 512, "final_logit_softcapping": 30.0,
-		"max_position_embeddings": 262144, "use_bidirectional_attention": "vision", "vocab_size_per_layer_input": 262144, "enable_moe_block": false,
+		"max_position_embeddings": 262144, "use_bidirectional_attention": "vision", "vocab_size_per_layer_input": 262144,
 		"hidden_activation": "gelu_pytorch_tanh", "rope_parameters": {"full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0,
 		"rope_type": "proportional"}, "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}}, ` + fields + `}}`
 }
@@ -68,7 +71,7 @@ func gemma4Text(fields string) string {
 func TestGemma4Refuses(t *testing.T) {
 	const small = `{"model_type": "gemma4_text", "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]`
 	for _, k := range []struct{ name, fields string }{
-		{"enable_moe_block", `"enable_moe_block": true`},
+		{"num_experts", `"enable_moe_block": true`},
 		{"SharedKV", `"num_kv_shared_layers": 1`},
 		{"SharedKV", `"num_kv_shared_layers": 2`},
 		{"PerLayer", `"hidden_size_per_layer_input": -1`},

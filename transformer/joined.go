@@ -10,53 +10,78 @@ import (
 	"github.com/snug-ml/snug/qlora"
 )
 
-// This file reads and writes files in which one tensor holds all experts of a layer. The tensor
-// mlp.experts.gate_up_proj is [experts, in, 2·out]: its columns belong to gate and up by turns. down_proj is [experts,
-// in, out]. Their biases are [experts, 2·out] and [experts, out]. In MXFP4, gate_up_proj_blocks is [experts, 2·out,
-// in/32, 16], and its scales gate_up_proj_scales are [experts, 2·out, in/32]. A model has a parameter for each expert
-// and each of gate, up and down.
+// This file reads and writes files in which one tensor holds all experts of a layer: gate_up_proj and down_proj, in one of three forms.
+// Their biases are [experts, 2·out] and [experts, out]. In MXFP4, which is byTurns, gate_up_proj_blocks is [experts, 2·out, in/32, 16],
+// and its scales gate_up_proj_scales are [experts, 2·out, in/32]. A model has a parameter for each expert and each of gate, up and down.
 
-// slot is the place of a parameter of an expert in a tensor of all experts. In that tensor, an expert has in rows of
-// cols columns. The parameter has every step-th column from first on.
+// joinedForm says how a tensor has the matrices of all experts of a layer.
+type joinedForm int
+
+const (
+	separate joinedForm = iota // each matrix is a tensor
+	byTurns                    // gate_up_proj is [experts, in, 2·out], whose columns belong to gate and up by turns; down_proj [experts, in, out]
+	columns                    // the same, with all columns of gate first
+	rows                       // gate_up_proj is [experts, 2·out, in], with all rows of gate first; down_proj [experts, out, in]
+)
+
+// slot is the place of a parameter of an expert in a tensor of all experts. Element [o, i] of the parameter, [out, in], is number
+// first + o·outStep + i·inStep of the expert's elements, whose shape is [high, wide].
 type slot struct {
-	tensor      string
-	expert      int
-	first, step int
-	in, cols    int // in is 1 for a bias
-	bias        bool
+	tensor                 string
+	expert                 int
+	first, outStep, inStep int
+	in, out                int // in is 1 for a bias
+	high, wide             int
+	bias                   bool
 }
 
-var expertName = regexp.MustCompile(`^(.*mlp\.experts\.)([0-9]+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)$`)
+var expertName = regexp.MustCompile(`^(.*experts\.)([0-9]+)\.(gate_proj|up_proj|down_proj)\.(weight|bias)$`)
 
 // slot returns the place of a parameter, and whether it is in a tensor of all experts.
 func (c *Config) slot(name string) (s slot, joined bool) {
-	if !c.names().experts.joined {
+	form := c.names().experts.joined
+	if form == separate {
 		return s, false
 	}
 	parts := expertName.FindStringSubmatch(name)
 	if parts == nil {
 		return s, false
 	}
-	s = slot{tensor: parts[1] + "gate_up_proj", step: 2, in: c.Dim, cols: 2 * c.Experts.Hidden, bias: parts[4] == "bias"}
-	s.expert, _ = strconv.Atoi(parts[2]) // up to maxExperts
-	switch parts[3] {
-	case "up_proj":
-		s.first = 1
-	case "down_proj":
-		s = slot{tensor: parts[1] + "down_proj", expert: s.expert, step: 1, in: c.Experts.Hidden, cols: c.Dim, bias: s.bias}
+	s = slot{tensor: parts[1] + "gate_up_proj", in: c.Dim, out: c.Experts.Hidden, bias: parts[4] == "bias"}
+	pair := 2
+	if parts[3] == "down_proj" {
+		s.tensor, s.in, s.out, pair = parts[1]+"down_proj", s.out, s.in, 1
 	}
+	s.expert, _ = strconv.Atoi(parts[2]) // up to maxExperts
 	if s.bias {
 		s.tensor, s.in = s.tensor+"_bias", 1
+	}
+	s.high, s.wide, s.outStep, s.inStep = s.in, pair*s.out, 1, pair*s.out
+	switch form {
+	case byTurns:
+		s.outStep = pair
+		s.first = 1
+	case columns:
+		s.first = s.out
+	case rows:
+		s.high, s.wide, s.outStep, s.inStep = pair*s.out, s.in, s.in, 1
+		s.first = s.out * s.in
+	}
+	if parts[3] != "up_proj" {
+		s.first = 0
 	}
 	return s, true
 }
 
+// size returns the elements of an expert in the tensor.
+func (s slot) size() int { return s.high * s.wide }
+
 // shape returns the shape of the tensor.
 func (s slot) shape(c *Config) []int {
 	if s.bias {
-		return []int{c.Experts.Count, s.cols}
+		return []int{c.Experts.Count, s.size()}
 	}
-	return []int{c.Experts.Count, s.in, s.cols}
+	return []int{c.Experts.Count, s.high, s.wide}
 }
 
 // begins reports whether s is the first slot of its tensor.
@@ -112,7 +137,7 @@ func (c *Config) blocksOf(w *amp.Weights, want amp.Tensor) (have, blocks []amp.T
 // loadSlot reads a parameter of an expert into v, in the model's type, on any device. On the host it takes the memory
 // of all parameters of the expert that share rows: gate and up.
 func (q *quantizer) loadSlot(w *amp.Weights, name string, s slot, v snug.View) (err error) {
-	n := s.in * s.cols
+	n := s.size()
 	if q.joined, err = q.stage(q.joined, snug.CPU(), n+v.Len()); err != nil {
 		return err
 	}
@@ -130,7 +155,7 @@ func (q *quantizer) loadSlot(w *amp.Weights, name string, s slot, v snug.View) (
 	return snug.Copy(v, picked)
 }
 
-// move copies between the rows of an expert, [in, cols], and a parameter, [out, in], on the CPU: from the rows, or to
+// move copies between the elements of an expert and a parameter, [out, in], on the CPU: from the expert's, or to
 // them.
 func (s slot) move(rows, param snug.View, toRows bool) error {
 	switch rows.DType() {
@@ -148,12 +173,11 @@ func (s slot) move(rows, param snug.View, toRows bool) error {
 
 func moveSlot[T any](s slot, rows, param []T, toRows bool) {
 	const tile = 32
-	out := s.cols / s.step
 	for i := 0; i < s.in; i += tile {
-		for o := 0; o < out; o += tile {
+		for o := 0; o < s.out; o += tile {
 			for r := i; r < min(i+tile, s.in); r++ {
-				for c := o; c < min(o+tile, out); c++ {
-					at := r*s.cols + s.first + s.step*c
+				for c := o; c < min(o+tile, s.out); c++ {
+					at := s.first + c*s.outStep + r*s.inStep
 					if toRows {
 						rows[at] = param[c*s.in+r]
 					} else {
@@ -172,11 +196,11 @@ func (g *merger) join(s slot) (_ snug.View, err error) {
 	for _, d := range shape {
 		n *= d
 	}
-	out, largest := s.cols/s.step, s.in*s.cols
+	largest := s.size()
 	if g.joined, err = g.stage(g.joined, snug.CPU(), n+largest); err != nil {
 		return snug.View{}, err
 	}
-	all, host := part(g.joined, 0, n), part(g.joined, n, out*s.in)
+	all, host := part(g.joined, 0, n), part(g.joined, n, s.out*s.in)
 	if g.members == nil {
 		g.members = map[string][]*Param{}
 		for i := range g.params {
@@ -194,7 +218,7 @@ func (g *merger) join(s slot) (_ snug.View, err error) {
 			v = host
 		}
 		if err == nil {
-			err = at.move(part(all, at.expert*s.in*s.cols, s.in*s.cols), v, true)
+			err = at.move(part(all, at.expert*largest, largest), v, true)
 		}
 		if err != nil {
 			return snug.View{}, fmt.Errorf("%s: %w", p.Name, err)

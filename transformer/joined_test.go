@@ -75,7 +75,7 @@ func TestOpenMXFP4(t *testing.T) {
 			require.NoError(t, p.Quantized.Dequantize(snug.ViewOf(got)))
 			all := decodeMX(readBytes(t, file, s.tensor+blocksEnd), readBytes(t, file, s.tensor+scalesEnd))
 			for i, row := range splitRows(got, s.in) {
-				require.Equal(t, all[(s.expert*s.cols+s.first+s.step*i)*s.in:][:s.in], row, "%s, row %d", p.Name, i)
+				require.Equal(t, all[(s.expert*s.wide+s.first+s.outStep*i)*s.in:][:s.in], row, "%s, row %d", p.Name, i)
 			}
 		}
 		experts := 3 * m.config.Experts.Count * m.config.Layers

@@ -76,7 +76,8 @@ func (m *Model) checkDevice() error {
 	for _, n := range []struct {
 		name string
 		is   bool
-	}{{"latent attention", m.config.latent()}, {"groups of experts", m.config.Experts.Groups > m.config.Experts.ChosenGroups}} {
+	}{{"latent attention", m.config.latent()}, {"groups of experts", m.config.Experts.Groups > m.config.Experts.ChosenGroups},
+		{"factors of experts", m.config.Experts.Beside}} {
 		if n.is && !m.dev.IsCPU() {
 			return fmt.Errorf("the model has %s, which the CPU alone computes, and the device is %s: %w", n.name, m.dev, snug.ErrDevice)
 		}

@@ -55,6 +55,13 @@ func tinyShared() *Config {
 	return c
 }
 
+// tinyBeside has experts beside the MLPs of tinyShared.
+func tinyBeside() *Config {
+	c := tinyShared()
+	c.Experts = Experts{Count: 4, Chosen: 2, Hidden: 5, Normalize: true, Beside: true}
+	return c
+}
+
 func tinyGPT2(act Activation) *Config {
 	return &Config{
 		Family: "gpt2", Vocab: 11, Dim: 8, Hidden: 9, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 4, Context: 16,
@@ -351,7 +358,7 @@ func TestAllocations(t *testing.T) {
 		c *Config
 		o Options
 	}{
-		{tiny(), Options{DType: snug.BF16}}, {sunkCustom(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGemma4(), Options{DType: snug.BF16}}, {tinyShared(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
+		{tiny(), Options{DType: snug.BF16}}, {sunkCustom(), Options{DType: snug.BF16}}, {tinyGemma(), Options{DType: snug.BF16}}, {tinyGemma4(), Options{DType: snug.BF16}}, {tinyShared(), Options{DType: snug.BF16}}, {tinyBeside(), Options{DType: snug.BF16}}, {tinyGPT2(GELU), Options{DType: snug.BF16}},
 		{tiny(), adapted(0, false)}, {tiny(), adapted(0, true)}, {tiny(), adapted(qlora.NF4, false)}, {tiny(), adapted(qlora.NF4, true)}, {tinyGPT2(GELU), adapted(0, true)},
 		{tiny(), Options{DType: snug.BF16, Tiles: 2}}, {tiny(), Options{Tiles: 2, Adapter: adapted(0, true).Adapter}},
 	} {

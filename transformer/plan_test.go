@@ -40,7 +40,7 @@ func plans(t testing.TB, c remat.Costs) (list []remat.Plan) {
 // TestPlans: every plan has the gradients of the plan that keeps everything, bit for bit, and
 // takes at most the bytes that it predicts.
 func TestPlans(t *testing.T) {
-	for _, c := range []*Config{tiny(), tinyGemma(), tinyGemma4(), tinyShared(), tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
+	for _, c := range []*Config{tiny(), tinyGemma(), tinyGemma4(), tinyShared(), tinyBeside(), tinyGPT2(GELUTanh), tinyCustom(), freeCustom()} {
 		for _, dt := range []snug.DType{snug.F32, snug.BF16, snug.F16} {
 			m := newTiny(t, c, Options{Seed: 3, DType: dt})
 			b := someBatch(7, c.Vocab, 3, 10)

@@ -82,7 +82,7 @@ func (m *Model) joinToSave() (most int64) {
 			continue
 		}
 		n := int64(amp.Tensor{Shape: s.shape(&m.config)}.Len())
-		most = max(most, n+2*int64(s.in)*int64(s.cols))
+		most = max(most, n+2*int64(s.size()))
 	}
 	return most
 }

@@ -98,7 +98,7 @@ func (s *hubFolder) readFrom(p *Param, lo int, v snug.View) error {
 func (s *hubFolder) quantized(q *quantizer, p *Param, dev *snug.Device) (w *qlora.Weight, err error) {
 	name := s.names[p.Name]
 	if at, joined := q.config.slot(p.Name); joined {
-		w, err = s.stored.LoadRows(name, qlora.Rows{First: at.expert*at.cols + at.first, Step: at.step, Count: at.cols / at.step}, dev)
+		w, err = s.stored.LoadRows(name, qlora.Rows{First: at.expert*at.wide + at.first, Step: at.outStep, Count: at.out}, dev)
 	} else {
 		w, err = s.stored.Load(name, dev)
 	}

@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"context"
+	"math"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -152,6 +153,9 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 	case *layers.Experts:
 		forward = giga * float64(c.Dim) * float64(3*(c.Experts.Chosen*c.Experts.Hidden+c.Experts.Shared)+c.Experts.Count)
 		return forward, 3 * forward
+	case *layers.Beside:
+		forward = giga * float64(c.Dim) * float64(3*(c.Experts.Chosen*c.Experts.Hidden+c.Hidden)+c.Experts.Count)
+		return forward, 3 * forward
 	}
 	c = c.of(s.index / 2)
 	matrices := 2
@@ -193,7 +197,7 @@ func (m *Model) makeStages() {
 		}
 		m.stages = append(m.stages, first)
 		if c.hasExperts(i) {
-			m.stages = append(m.stages, &stage{m, 2*i + 1, m.scaled(i, m.expertsLayer(i))})
+			m.stages = append(m.stages, &stage{m, 2*i + 1, m.scaled(i, m.besideLayer(i, m.expertsLayer(i)))})
 		} else {
 			m.stages = append(m.stages, &stage{m, 2*i + 1, m.scaled(i, m.mlpLayer(i))})
 		}
@@ -394,7 +398,7 @@ func (m *Model) expertsLayer(layer int) *layers.Experts {
 	c, n, block := &m.config, &m.config.names().experts, m.config.block(layer)
 	b := &layers.Experts{
 		Norm: m.norm(block + m.config.names().mlpNorm), Router: m.linear(block+n.router, c.Dim, c.Experts.Count),
-		Routing: c.router(), Activation: activations[c.Activation], Balance: &m.balance,
+		Routing: c.router(), Activation: activations[c.Activation], Balance: &m.balance, WeighInput: c.Experts.WeighInput,
 	}
 	if c.Experts.Clamped {
 		b.Activation = layers.ClampedSwiGLU(float32(c.Experts.Alpha), float32(c.Experts.Limit))
@@ -430,6 +434,19 @@ func (m *Model) expertsLayer(layer int) *layers.Experts {
 	if p, is := m.options.Pages.(quant8.Prefetcher); is {
 		b.Prefetch = func(expert int) { p.Prefetch(keys[expert]...) }
 	}
+	return b
+}
+
+// besideLayer returns the experts with the MLP beside them, if they have one.
+func (m *Model) besideLayer(layer int, e *layers.Experts) half {
+	c, n, block := &m.config, &m.config.names().experts.besides, m.config.block(layer)
+	if !c.Experts.Beside {
+		return e
+	}
+	b := &layers.Beside{Experts: e, MLP: m.mlpLayer(layer)}
+	b.Post, b.MLP.Post = b.MLP.Post, m.norm(block+n.mlpPost)
+	e.Norm, e.Post, e.Scales = m.norm(block+n.norm), m.norm(block+n.post), m.param(block+n.scales)
+	e.RouterNorm, e.RouterScale = layers.Norm{Weight: m.param(block + n.scale), Eps: float32(c.NormEps)}, float32(1/math.Sqrt(float64(c.Dim)))
 	return b
 }
 

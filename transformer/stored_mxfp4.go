@@ -19,7 +19,7 @@ func init() {
 		if err := readMember(raw, &q); err != nil {
 			return s, err
 		}
-		if !c.names().experts.joined {
+		if c.names().experts.joined != byTurns {
 			return s, notStored("for a family without experts that share a tensor")
 		}
 		return storedAs{form: qlora.MXFP4, floats: func(c *Config, modules []string) bool {

@@ -108,8 +108,16 @@ func (c *Config) tensorsOf(in layout) *lister {
 		}
 		if c.hasExperts(i) {
 			l.experts()
-		} else {
+		}
+		if !c.hasExperts(i) || c.Experts.Beside {
 			l.mlp(c.of(i))
+		}
+		if b := &n.experts.besides; c.hasExperts(i) && c.Experts.Beside {
+			l.add(b.scale, c.Dim)
+			l.add(b.scales, c.Experts.Count)
+			l.norm(b.mlpPost)
+			l.norm(b.norm)
+			l.norm(b.post)
 		}
 		if c.PostNorms {
 			l.norm(n.mlpPost)
