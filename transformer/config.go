@@ -99,6 +99,7 @@ type Config struct {
 	Mixers   []Mixer
 	ConvTaps int  // rows that a short convolution sees, its own included; 0 without one
 	ConvBias bool // the convolution and its projections have biases
+	Mamba    Mamba
 
 	ScoreScale float64 // factor of q·k, before ScoreCap; above 0, and 1/√HeadDim in most families
 	ScoreCap   float64 // c of the cap c·tanh(s/c) of scores; 0 for none
@@ -278,7 +279,7 @@ func (c *Config) packed() bool { return c.PackedQKV || c.names().q == "" }
 
 // biased reports whether a bias is added by an operation of its own.
 func (c *Config) biased() bool {
-	return c.ConvBias || c.QKVBias || c.OutBias || c.MLPBias || c.Experts.Bias
+	return c.ConvBias || c.Mamba.InBias || c.Mamba.OutBias || c.QKVBias || c.OutBias || c.MLPBias || c.Experts.Bias
 }
 
 // Activation is the function between the matrices of an MLP.

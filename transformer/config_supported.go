@@ -26,7 +26,7 @@ func (c *Config) supported() error {
 		{"Activation", c.Gated && c.Activation != SiLU && c.Activation != GELUTanh, fmt.Sprintf("a gate by %q is not supported: want %q or %q", c.Activation, SiLU, GELUTanh)},
 		{"Activation", !c.Gated && c.Activation == SiLU, fmt.Sprintf("%q without a gate is not supported", c.Activation)},
 		{"LogitCap", c.LogitCap != 0 && (c.LogitCap < 0x1p-100 || c.LogitCap > 0x1p100), "a cap of logits is 0 or 2^-100 to 2^100"},
-		{"ResidualScale", c.ResidualScale != 0 && (c.PostNorms || c.Parallel || c.Mixers != nil || c.latent() || e.Count > 0), "a factor of halves goes without PostNorms, Parallel, Mixers, Latent and experts"},
+		{"ResidualScale", c.ResidualScale != 0 && (c.PostNorms || c.Parallel || !c.scalesMixers() || c.latent() || e.Count > 0), "a factor of halves goes without PostNorms, Parallel, Latent, experts, and mixers but Mamba2"},
 		{"PackedQKV", c.PackedQKV && c.QKNorm, "q, k and v in one matrix have no norms"},
 		{"UpBias", c.UpBias && c.Gated, "only an MLP without a gate has a bias there alone"},
 		{"UpBias", !c.Gated && !c.UpBias && !c.MLPBias && c.Activation != ReLU2, fmt.Sprintf("without a gate %q takes a bias", c.Activation)},

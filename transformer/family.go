@@ -78,6 +78,7 @@ type names struct {
 	perLayer                                                             perLayerNames
 	scalar                                                               string // the parameter of Config.LayerScalar
 	convIn, convTaps, convOut                                            string // of [ShortConv]
+	mamba                                                                string // of [Mamba2], before its parts
 	experts                                                              expertNames
 	latent                                                               latentNames
 
@@ -190,7 +191,7 @@ func plainLayers(c *Config) {
 
 // ropedLayers is plainLayers for families with a choice of what turns.
 func ropedLayers(c *Config) {
-	c.Mixers, c.ConvTaps, c.ConvBias = nil, 0, false
+	c.Mixers, c.ConvTaps, c.ConvBias, c.Mamba = nil, 0, false, Mamba{}
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks, c.Parallel, c.OneNorm = false, false, false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
 	c.ValueNorm, c.LayerScalar, c.Full, c.Latent = false, false, FullAttention{}, Latent{}

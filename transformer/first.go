@@ -58,6 +58,8 @@ type first struct {
 	rng       *rand.Rand
 	deviation float64
 	constant  float32 // where the deviation is 0
+	logs      bool    // of 1, 2 and so on
+	at        int
 }
 
 func (m *Model) firstOf(index int) first {
@@ -69,17 +71,22 @@ func (m *Model) firstOf(index int) first {
 			f.deviation /= math.Sqrt(2 * float64(m.config.Layers))
 		}
 		return f
+	case family.names.mamba != "" && strings.HasSuffix(p.Name, ".A_log"):
+		return first{logs: true}
 	case strings.HasSuffix(p.Name, ".bias"), m.config.NormPlusOne, m.config.corrects(p.Name):
 		return first{}
 	}
 	return first{constant: 1}
 }
 
-func (f first) write(w []float32) {
+func (f *first) write(w []float32) {
 	for i := range w {
-		if f.rng != nil {
+		switch f.at++; {
+		case f.rng != nil:
 			w[i] = float32(f.deviation * f.rng.NormFloat64())
-		} else {
+		case f.logs:
+			w[i] = float32(math.Log(float64(f.at)))
+		default:
 			w[i] = f.constant
 		}
 	}

@@ -15,14 +15,15 @@ type Mixer string
 
 // mixer is what a Mixer says of itself. Its file fills mixers.
 type mixer struct {
-	stage string // its name in those of stages
-	check func(c *Config) error
-	list  func(l *lister)                     // its tensors
-	layer func(m *Model, block string) mixing // of the tensors with a prefix
-	plan  func(c *Config, s sizes) plan.Layer // without what all halves have
-	width func(c *Config) int                 // elements of its widest row
-	work  func(c *Config) int                 // multiply-adds of a row
-	state func(c *Config) int                 // float32 elements of what a text has in place of keys and values
+	stage  string // its name in those of stages
+	check  func(c *Config) error
+	list   func(l *lister)                     // its tensors
+	layer  func(m *Model, block string) mixing // of the tensors with a prefix
+	plan   func(c *Config, s sizes) plan.Layer // without what all halves have
+	width  func(c *Config) int                 // elements of its widest row
+	work   func(c *Config) int                 // multiply-adds of a row
+	scales bool                                // it takes Config.ResidualScale
+	state  func(c *Config) int                 // float32 elements of what a text has in place of keys and values
 }
 
 // mixing is a half that goes on from a state.
@@ -39,6 +40,16 @@ func (c *Config) mixer(layer int) *mixer {
 		return nil
 	}
 	return mixers[c.Mixers[layer]]
+}
+
+// scalesMixers reports whether the mixers of the layers take the factor of halves.
+func (c *Config) scalesMixers() bool {
+	for x := range c.mixes {
+		if !x.scales {
+			return false
+		}
+	}
+	return true
 }
 
 // mixes yields each mixer that a layer has.
@@ -62,6 +73,9 @@ func (c *Config) checkMixers() error {
 		case name != "" && c.Windows[i] != 0:
 			return bad("Windows", "a window of layer %d, which has no attention", i)
 		}
+	}
+	if c.Mixers == nil && c.Mamba != (Mamba{}) {
+		return bad("Mamba", "fields beside no Mixers")
 	}
 	for x := range c.mixes {
 		if err := x.check(c); err != nil {
