@@ -22,9 +22,13 @@ import (
 // and on the host 12 bytes for each row and chosen expert. An expert that no row chooses is not read, and its gradients
 // are 0.
 type Experts struct {
-	Norm       Norm
-	Router     Linear // to an element for each expert
-	Routing    fused.Router
+	Norm    Norm
+	Router  Linear // to an element for each expert
+	Routing fused.Router
+	// FloatLogits says that the router's logits are float32 whatever the type of the activations, so that experts whose logits are nearly
+	// equal are not exchanged by their rounding. They are kept until the backward step, in 4 bytes each.
+	FloatLogits bool
+
 	Experts    []Expert
 	Shared     *SharedExpert // nil for none
 	Correction *Param        // of float32, which does not train: added to the scores where experts are chosen, see [fused.Route]; nil for none
@@ -167,7 +171,7 @@ func (b *Experts) logits(p *Pass, s *expertsSaved, h, x *Tensor) *Tensor {
 	if s != nil {
 		norm, router = s.norm, s.router
 	}
-	logits := p.Get(len(b.Experts))
+	logits := b.scores(p)
 	b.Norm.Compute(p, h, norm, x)
 	read := b.routed(p, router, h, x)
 	b.Router.compute(p, logits, read, 0)
@@ -186,6 +190,14 @@ func (b *Experts) routed(p *Pass, s Stats, h, x *Tensor) *Tensor {
 	b.RouterNorm.Compute(p, read, s, x)
 	p.Do(func() error { return multiply(read.View, read.Len(), b.RouterScale) })
 	return read
+}
+
+// scores returns a tensor for the router's logits, or their gradients.
+func (b *Experts) scores(p *Pass) *Tensor {
+	if b.FloatLogits {
+		return p.Stat(len(b.Experts))
+	}
+	return p.Get(len(b.Experts))
 }
 
 // forward computes y = x + experts(from), or the sum alone if x is nil, and returns the router's logits. s, unless nil, gets what the
@@ -300,7 +312,7 @@ func (b *Experts) backward(p *Pass, x *Tensor, s *expertsSaved, d, dx *Tensor) {
 	}
 	b.finish(p)
 	b.scalesBackward(p, s.logits)
-	dlogits := p.Get(len(b.Experts))
+	dlogits := b.scores(p)
 	b.routeBackward(p, dlogits, s.logits)
 	b.unroute(p)
 	read := b.routed(p, Stats{}, h, x)

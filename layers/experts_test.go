@@ -4,8 +4,12 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"testing"
 
+	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/fused"
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
@@ -22,6 +26,7 @@ func someExperts(t *rapid.T, width int, norm func(string, int) Norm, linear func
 			Down: []Linear{linear(of("down"), hidden, width)},
 		})
 	}
+	b.FloatLogits = flip("float logits")
 	if flip("correction") {
 		b.Correction = newParam("correction", 1, count)
 		b.Correction.Trains = false
@@ -153,4 +158,34 @@ func (d *definition) experts(b *Experts, x []float64) []float64 {
 		y = append(y, sum...)
 	}
 	return d.add(x, d.norm(b.Post, y))
+}
+
+// TestFloatLogits: logits that differ by less than bfloat16 has digits for are equal in a model of that type, unless they are float32: the
+// first of two experts is chosen, or the one with the larger logit.
+func TestFloatLogits(t *testing.T) {
+	const width = 4
+	in := func(x ...float32) snug.View {
+		v, _, err := snug.MakeView(snug.CPU(), snug.BF16, len(x))
+		require.NoError(t, err)
+		require.NoError(t, amp.Cast(v, x))
+		return v
+	}
+	for float, want := range map[bool]int32{false: 0, true: 1} {
+		b := NewExperts("mlp", width, 3, 2, 1)
+		b.FloatLogits = float
+		for l := range b.Params {
+			l.Value = in(make([]float32, l.Len())...)
+		}
+		b.Norm.Weight.Value = in(1, 1, 1, 1)
+		b.Router.Weight.Value = in(1, 0, 0, 0, 1, 0x1p-9, 0, 0)
+		p, err := NewPass(Options{DType: snug.BF16})
+		require.NoError(t, err)
+		require.NoError(t, p.Batch.Shape(1, 1, nil))
+		p.Begin()
+		x := p.Get(width)
+		require.NoError(t, amp.Cast(x.View, []float32{1, 1, 1, 1}))
+		b.Forward(p, x)
+		require.NoError(t, p.Failed())
+		require.Equal(t, []int32{want}, p.routed.chosen)
+	}
 }

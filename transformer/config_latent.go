@@ -122,6 +122,7 @@ var latentLlama = llamaNames.with(func(n *names) {
 		down: "self_attn.kv_a_proj_with_mqa", norm: "self_attn.kv_a_layernorm", up: "self_attn.kv_b_proj",
 	}
 	n.experts.shared, n.experts.correction = "mlp.shared_experts", "mlp.gate.e_score_correction_bias"
+	n.experts.floatLogits = true
 })
 
 // latentLayers sets what these models have.

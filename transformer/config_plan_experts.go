@@ -32,16 +32,21 @@ func (c *Config) planExperts(s sizes) plan.Layer {
 	group := int64(layers.GroupRows(int(s.rows), c.Experts.Count, c.Experts.Chosen))
 	dim, hidden, logits, pairs := group*int64(c.Dim), group*int64(e.Hidden), s.rows*int64(e.Count), s.rows*int64(e.Chosen)
 	l.Kept, l.ForwardStats, l.BackwardStats = logits, pairs, 2*pairs
-	forward, backward := s.dim+logits, 2*s.dim
+	forward, backward, last := s.dim+logits, 2*s.dim, logits
+	held := int64(0) // the logits as float32
+	if c.names().experts.floatLogits {
+		held, l.Kept, forward = logits, 0, s.dim
+		l.Stats, l.ForwardStats, last = l.Stats+held, l.ForwardStats+held, 2*logits // as many bytes in 16 bits
+	}
 	l.Forward = forward + dim + 2*hidden
-	l.Backward = backward + max(2*dim+3*hidden, logits)
+	l.Backward = backward + max(2*dim+3*hidden, last)
 	l.Adapters = []plan.Adapter{
 		{In: dim, Out: hidden, Forward: l.Forward, Backward: backward + 2*dim + 2*hidden, Gradient: dim, Shares: 2, Rows: int(group)},
 		{In: hidden, Out: dim, Forward: forward + dim + hidden, Backward: backward + 2*dim + 4*hidden, Gradient: hidden, Rows: int(group)},
 	}
 	l.MACs = int64(c.Dim) * (3*pairs*int64(e.Hidden) + logits)
 	if e.Shared > 0 {
-		c.planShared(s, &l, forward, backward)
+		c.planShared(s, &l, forward, backward, held)
 	}
 	return l
 }
@@ -71,8 +76,9 @@ func (c *Config) planBeside(s sizes) plan.Layer {
 	return l
 }
 
-// planShared adds the expert of all tokens, which runs after the others: a step holds forward or backward then, and what the expert takes.
-func (c *Config) planShared(s sizes, l *plan.Layer, forward, backward int64) {
+// planShared adds the expert of all tokens, which runs after the others: a step holds forward, with held numbers of float32, or backward then, and
+// what the expert takes.
+func (c *Config) planShared(s sizes, l *plan.Layer, forward, backward, held int64) {
 	e := &c.Experts
 	l.Params = append(l.Params, []int{e.Shared, c.Dim}, []int{e.Shared, c.Dim}, []int{c.Dim, e.Shared})
 	inner, out := s.rows*int64(e.Shared), int64(0)
@@ -83,8 +89,8 @@ func (c *Config) planShared(s sizes, l *plan.Layer, forward, backward int64) {
 		first, second = max(first, inner+out), max(second, 3*inner+out+s.rows)
 	}
 	if n := forward + first; n > l.Forward {
-		if l.Forward, l.ForwardStats = n, 0; e.SharedGate && inner < out {
-			l.ForwardStats = s.rows
+		if l.Forward, l.ForwardStats = n, held; e.SharedGate && inner < out {
+			l.ForwardStats += s.rows
 		}
 	}
 	if n := backward + second; n > l.Backward {

@@ -398,7 +398,7 @@ func (m *Model) expertsLayer(layer int) *layers.Experts {
 	c, n, block := &m.config, &m.config.names().experts, m.config.block(layer)
 	b := &layers.Experts{
 		Norm: m.norm(block + m.config.names().mlpNorm), Router: m.linear(block+n.router, c.Dim, c.Experts.Count),
-		Routing: c.router(), Activation: activations[c.Activation], Balance: &m.balance, WeighInput: c.Experts.WeighInput,
+		Routing: c.router(), FloatLogits: n.floatLogits, Activation: activations[c.Activation], Balance: &m.balance, WeighInput: c.Experts.WeighInput,
 	}
 	if c.Experts.Clamped {
 		b.Activation = layers.ClampedSwiGLU(float32(c.Experts.Alpha), float32(c.Experts.Limit))
