@@ -56,6 +56,16 @@ func (s *KeyValues) grow(p *Pass, n int, list ...*scratch) error {
 	return nil
 }
 
+// Reserve makes memory for the keys and values of the rows of the batch, of width elements each, and for their gradients if there is a
+// backward step. Without it the layers make it when they need it.
+func (s *KeyValues) Reserve(p *Pass, width int, backward bool) error {
+	list := []*scratch{&s.k, &s.v, &s.dk, &s.dv}
+	if !backward {
+		list = list[:2]
+	}
+	return s.grow(p, p.Batch.Rows*width, list...)
+}
+
 // keep copies the keys and values of the rows of the batch. A nil s keeps nothing.
 func (s *KeyValues) keep(p *Pass, k, v *Tensor) {
 	if s == nil {

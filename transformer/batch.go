@@ -127,6 +127,9 @@ func (m *Model) begin(b Batch) error {
 	}
 	m.pass.Batch.Tokens, m.pass.Batch.Embeddings, m.pass.Batch.Draw = b.Tokens, b.Embeddings, b.Draw
 	reach := cmp.Or(m.pass.Batch.Reach, m.pass.Batch.Longest)
+	if err := m.reserveKeyValues(false); err != nil {
+		return err
+	}
 	return m.prepare(reach, reach)
 }
 
@@ -210,7 +213,10 @@ func (m *Model) reserve() error {
 	if err = m.pass.Reserve(m.plan, costs); err == nil {
 		m.fits = rows
 	}
-	return err
+	if err != nil || m.keeps == nil {
+		return err
+	}
+	return cmp.Or(m.reserveKeyValues(true), m.countHeld())
 }
 
 // prepare begins the batch, and makes tables of angles for sequences that have n tokens now and will

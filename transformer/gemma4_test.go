@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/meter"
 	"github.com/stretchr/testify/require"
 )
 
@@ -92,4 +93,22 @@ func TestGemma4Refuses(t *testing.T) {
 	c, err := parseConfig([]byte(small + `, "per_layer_config": {"1": {"head_dim": 64, "num_key_value_heads": 2}}, "attention_k_eq_v": true, "global_head_dim": 9}`))
 	require.NoError(t, err)
 	require.Equal(t, FullAttention{KVHeads: 2, HeadDim: 64, KeysAreValues: true}, c.Full)
+}
+
+// TestSharedKeysAreCounted: a Monitor counts the keys and values that later layers read before the first pass takes them.
+func TestSharedKeysAreCounted(t *testing.T) {
+	count := func(rows int) int64 {
+		mon, err := meter.New(meter.Options{})
+		require.NoError(t, err)
+		m := newTiny(t, tinyShared(), Options{Monitor: mon})
+		require.NoError(t, m.Reserve(1, rows))
+		now, _ := mon.Held()
+		require.Equal(t, m.Memory().Workspace, now[meter.OnDevice][meter.Workspace])
+		before := m.Memory().Workspace
+		gradients(t, m, someBatch(7, 12, 1, rows))
+		require.Equal(t, before, m.Memory().Workspace)
+		return before
+	}
+	c := tinyShared()
+	require.GreaterOrEqual(t, count(16)-count(8), int64(4*4*8*c.keys(c.keysOf(4))), "keys, values and their gradients of float32")
 }

@@ -79,13 +79,13 @@ type Model struct {
 
 	pass       *layers.Pass
 	holders    holders
-	added      []Embeddings        // of the running batch
-	turned     bool                // the backward pass of a batch has begun
-	lastTokens []int32             // of ComputeNext
-	states     []snug.View         // of a layer with a Mixer, of the texts of a pass
-	input      tensor              // of the chain: nothing, since its first stage embeds the tokens
-	keeps      []*layers.KeyValues // of layers whose keys and values others read
-	ropes      []*layers.Angles    // of all layers, and of layers with a window if they have another one
+	added      []Embeddings     // of the running batch
+	turned     bool             // the backward pass of a batch has begun
+	lastTokens []int32          // of ComputeNext
+	states     []snug.View      // of a layer with a Mixer, of the texts of a pass
+	input      tensor           // of the chain: nothing, since its first stage embeds the tokens
+	keeps      []keyValues      // of layers whose keys and values others read
+	ropes      []*layers.Angles // of all layers, and of layers with a window if they have another one
 	loss       fused.CrossEntropy
 	lossOf     func(*tensor) (*tensor, error)
 	probsOf    func(*tensor) (*tensor, error)

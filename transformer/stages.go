@@ -348,12 +348,28 @@ func (m *Model) latentLayer(layer int) *layers.Latent {
 	return b
 }
 
+// keyValues are the keys and values of a layer, and the elements of a row of either.
+type keyValues struct {
+	*layers.KeyValues
+	width int
+}
+
+// reserveKeyValues makes memory for those of the batch.
+func (m *Model) reserveKeyValues(backward bool) error {
+	for _, s := range m.keeps {
+		if err := s.Reserve(m.pass, s.width, backward); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // keyValues returns the keys and values of a layer that others read, and has the layer keep them.
 func (m *Model) keyValues(layer int) *layers.KeyValues {
 	a := m.stages[2*layer].half.(*layers.Attention)
 	if a.Keeps == nil {
 		a.Keeps = &layers.KeyValues{}
-		m.keeps = append(m.keeps, a.Keeps)
+		m.keeps = append(m.keeps, keyValues{a.Keeps, a.KVHeads * a.HeadDim})
 	}
 	return a.Keeps
 }
