@@ -105,7 +105,7 @@ func TestSharedKeysAreCounted(t *testing.T) {
 		now, _ := mon.Held()
 		require.Equal(t, m.Memory().Workspace, now[meter.OnDevice][meter.Workspace])
 		before := m.Memory().Workspace
-		gradients(t, m, someBatch(7, 12, 1, rows))
+		gradients(t, m, someBatch(7, 11, 1, rows))
 		require.Equal(t, before, m.Memory().Workspace)
 		return before
 	}
