@@ -108,6 +108,7 @@ type Config struct {
 	// the type of the weights.
 	EmbeddingScale float64
 	ResidualScale  float64 // factor of the output of each half, without PostNorms and experts; 0 for none
+	Factors        Factors
 	LogitScale     float64 // factor of the logits, before LogitCap; 0 for none
 	Tied           bool    // the head is the embedding
 
@@ -198,6 +199,26 @@ type Experts struct {
 type FullAttention struct {
 	KVHeads, HeadDim int  // in place of those of the Config
 	KeysAreValues    bool // v is k before its norm and the rope: no matrix makes v
+}
+
+// Factors multiply parts of a layer, as in Falcon-H1; 0 stands for 1.
+type Factors struct {
+	Attention, MLP float64 // the output of the half
+	Gate           float64 // the gate of the MLP, before the activation
+}
+
+// factor returns the product of factors of which 0 stands for 1, 0 for 1.
+func factor(list ...float64) float64 {
+	product := 1.0
+	for _, f := range list {
+		if f != 0 {
+			product *= f
+		}
+	}
+	if product == 1 {
+		return 0
+	}
+	return product
 }
 
 // of returns the Config with the KVHeads, the HeadDim and the Hidden of a layer.
@@ -383,7 +404,7 @@ func (c *Config) check() error {
 		positive bool
 	}{
 		{"NormEps", c.NormEps, true}, {"ScoreScale", c.ScoreScale, true}, {"EmbeddingScale", c.EmbeddingScale, true},
-		{"ScoreCap", c.ScoreCap, false}, {"LogitCap", c.LogitCap, false}, {"InitStd", c.InitStd, false}, {"ResidualScale", c.ResidualScale, false}, {"LogitScale", c.LogitScale, false},
+		{"ScoreCap", c.ScoreCap, false}, {"LogitCap", c.LogitCap, false}, {"InitStd", c.InitStd, false}, {"ResidualScale", c.ResidualScale, false}, {"Factors.Attention", c.Factors.Attention, false}, {"Factors.MLP", c.Factors.MLP, false}, {"LogitScale", c.LogitScale, false},
 		{"AttentionDropout", c.AttentionDropout, false}, {"ResidualDropout", c.ResidualDropout, false}, {"EmbeddingDropout", c.EmbeddingDropout, false},
 	} {
 		if !(n.value >= 0) || n.value > math.MaxFloat32 || n.positive && n.value == 0 {

@@ -91,7 +91,11 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 			}
 		}
 		if x := c.mixer(i); x != nil {
-			m.Layers = append(m.Layers, x.plan(c, s), second(own.sizes(tokens)))
+			first := x.plan(c, s)
+			if c.Mamba.Beside {
+				first = c.planHybrid(s, i)
+			}
+			m.Layers = append(m.Layers, first, second(own.sizes(tokens)))
 		} else if first := own.planAttention(own.sizes(tokens), i); c.Parallel {
 			m.Layers = append(m.Layers, c.planParallel(s, first))
 		} else {
@@ -186,7 +190,13 @@ func (c *Config) sizes(tokens int) sizes {
 	if c.PostNorms {
 		s.post, s.postStats = s.dim, n
 	}
-	if s.left = s.post; c.ResidualScale != 0 {
+	s.left = s.post
+	return s.scaled(c.ResidualScale)
+}
+
+// scaled returns the sizes of a half whose output has a factor.
+func (s sizes) scaled(factor float64) sizes {
+	if factor != 0 {
 		s.left = s.dim
 	}
 	return s
@@ -217,6 +227,7 @@ func linearShapes(shapes [][]int, out, in int, bias bool) [][]int {
 }
 
 func (c *Config) planAttention(s sizes, layer int) plan.Layer {
+	s = s.scaled(c.Factors.Attention)
 	if c.latent() {
 		return c.planLatent(s)
 	}
@@ -326,6 +337,7 @@ func (c *Config) planParallel(s sizes, l plan.Layer) plan.Layer {
 }
 
 func (c *Config) planMLP(s sizes) plan.Layer {
+	s = s.scaled(c.Factors.MLP)
 	l := c.half(s)
 	in, joined := int64(1), int64(0) // joined is gate and up in one
 	switch {

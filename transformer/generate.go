@@ -114,16 +114,16 @@ func (o *GenerateOptions) cacheRows(window int) (rows, keep int) {
 func (g *Generator) make() (err error) {
 	c := &g.m.config
 	for i, window := range c.Windows {
+		l := cache{widths: [2]int{c.keys(i), c.values(i)}}
 		if x := c.mixer(i); x != nil {
-			l := cache{}
 			if l.state, err = g.vector(snug.F32, 1, max(1, x.state(c))); err != nil {
 				return err
 			}
-			l.state = part(l.state, 0, x.state(c))
-			g.layers = append(g.layers, l)
-			continue
+			if l.state = part(l.state, 0, x.state(c)); !c.Mamba.Beside {
+				g.layers = append(g.layers, l)
+				continue
+			}
 		}
-		l := cache{widths: [2]int{c.keys(i), c.values(i)}}
 		l.rows, l.keep = g.options.cacheRows(window)
 		if l.widths[0] == 0 { // it reads the cache of another layer
 			g.layers = append(g.layers, l)

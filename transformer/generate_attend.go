@@ -48,6 +48,11 @@ func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*te
 // attend is Forward of a stage with attention for tokens that also see the keys and values in the cache of their text. It adds
 // theirs to the cache.
 func attend(o *layers.Pass, a attends, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
+	var states []snug.View
+	hybrid, is := a.(*layers.Parallel)
+	if is = is && hybrid.Mamba != nil; is { // before the cache has the rows
+		states = list[0].m.statesOf(layer, list)
+	}
 	q, k, v := a.Query(o, x)
 	width, keys := list[0].m.config.attended(layer), list[0].m.config.keysOf(layer)
 	att := o.Get(width)
@@ -71,6 +76,10 @@ func attend(o *layers.Pass, a attends, x *tensor, layer int, list []*Generator, 
 		})
 	}
 	o.Put(q, k, v)
+	if is {
+		z := hybrid.LeaveFrom(o, x, att, states)
+		return z, o.Err
+	}
 	z := a.Leave(o, x, att)
 	return z, o.Err
 }

@@ -62,7 +62,9 @@ func (m *Model) cacheBytes(o GenerateOptions) (bytes int64) {
 	for i, window := range c.Windows {
 		if x := c.mixer(i); x != nil {
 			bytes += 4 * int64(max(1, x.state(c)))
-			continue
+			if !c.Mamba.Beside {
+				continue
+			}
 		}
 		rows, _ := o.cacheRows(window)
 		bytes += int64(m.dtype.Size()) * int64(rows) * int64(c.keys(i)+c.values(i))

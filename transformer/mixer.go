@@ -23,7 +23,7 @@ type mixer struct {
 	width  func(c *Config) int                 // elements of its widest row
 	work   func(c *Config) int                 // multiply-adds of a row
 	scales bool                                // it takes Config.ResidualScale
-	state  func(c *Config) int                 // float32 elements of what a text has in place of keys and values
+	state  func(c *Config) int                 // float32 elements of what a text has in place of keys and values, or beside them
 }
 
 // mixing is a half that goes on from a state.
@@ -114,16 +114,23 @@ func (c *Config) recurrent() bool {
 
 // mix is Continue of a layer for texts that have their states in its caches.
 func mix(o *layers.Pass, a mixing, x *tensor, layer int, list []*Generator, rows int) (*tensor, error) {
-	m := list[0].m
-	states := m.states[:0]
+	states := list[0].m.statesOf(layer, list)
+	for _, g := range list {
+		g.layers[layer].used += rows
+	}
+	z := a.Continue(o, x, states)
+	return z, o.Err
+}
+
+// statesOf returns the states of texts in a layer, zeros where a text has no rows yet.
+func (m *Model) statesOf(layer int, list []*Generator) []snug.View {
+	m.states = m.states[:0]
 	for _, g := range list {
 		l := &g.layers[layer]
 		if l.used == 0 {
 			clear(l.state.Float32s())
 		}
-		states, l.used = append(states, l.state), l.used+rows
+		m.states = append(m.states, l.state)
 	}
-	m.states = states
-	z := a.Continue(o, x, states)
-	return z, o.Err
+	return m.states
 }

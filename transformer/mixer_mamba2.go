@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"math"
+	"slices"
 
 	"github.com/snug-ml/snug/layers"
 	"github.com/snug-ml/snug/plan"
@@ -80,16 +81,7 @@ func (c *Config) checkMamba() error {
 }
 
 // outFactor returns what multiplies the output of a Mamba2, 0 for none.
-func (c *Config) outFactor() float64 {
-	switch d := &c.Mamba; {
-	case d.OutFactor == 0:
-		return c.ResidualScale
-	case c.ResidualScale == 0:
-		return d.OutFactor
-	default:
-		return d.OutFactor * c.ResidualScale
-	}
-}
+func (c *Config) outFactor() float64 { return factor(c.ResidualScale, c.Mamba.OutFactor) }
 
 // mambaLayer makes a Mamba2.
 func (m *Model) mambaLayer(block string) *layers.Mamba2 {
@@ -127,6 +119,38 @@ func (l *lister) mamba() {
 	l.linear(n+"out_proj", l.Dim, d.values(), d.OutBias)
 }
 
+// hybridLayer makes a Mamba2 with attention beside it.
+func (m *Model) hybridLayer(layer int) *layers.Parallel {
+	a := m.attentionLayer(layer).(*layers.Attention) // supported refuses others
+	b := &layers.Parallel{Norm: a.Norm, Attention: a, Mamba: m.mambaLayer(m.config.block(layer))}
+	a.Norm = layers.Norm{}
+	return b
+}
+
+// planHybrid describes a Mamba2 with attention beside it.
+func (c *Config) planHybrid(s sizes, layer int) plan.Layer {
+	l, second := c.planAttention(s, layer), c.planMamba(s)
+	held, in := s.dim, second.Kept // the rows that both read, and what the first backward step of the two frees
+	l.Params = slices.Concat(l.Params, second.Params[len(s.norm):])
+	l.Kept += second.Kept
+	d := &c.Mamba
+	channels, values := s.rows*int64(d.channels()), s.rows*int64(d.values())
+	left := s.scaled(c.outFactor()).left
+	l.Forward = held + max(l.Forward, in+s.dim, in+channels+values, values+left)
+	l.Backward = held + s.dim + max(l.Backward-in, second.Backward+s.dim)
+	l.BackwardStats, l.RMSNorm = second.BackwardStats, max(l.RMSNorm, second.RMSNorm)
+	for i := range l.Adapters {
+		a := &l.Adapters[i]
+		a.Forward, a.Backward = a.Forward+held, max(0, a.Backward+held+s.dim-in)
+	}
+	for i, a := range second.Adapters {
+		a.Forward, a.Backward = max(a.Forward, []int64{in + s.dim, values + left}[i])+held, a.Backward+held+2*s.dim
+		l.Adapters = append(l.Adapters, a)
+	}
+	l.MACs += second.MACs
+	return l
+}
+
 // planMamba describes a Mamba2 to package plan.
 func (c *Config) planMamba(s sizes) plan.Layer {
 	d, l := &c.Mamba, c.half(s)
@@ -142,10 +166,7 @@ func (c *Config) planMamba(s sizes) plan.Layer {
 		l.RMSNorm = max(l.RMSNorm, d.values())
 	}
 	l.Params = linearShapes(l.Params, c.Dim, d.values(), d.OutBias)
-	left := int64(0)
-	if c.outFactor() != 0 {
-		left = s.dim
-	}
+	left := s.scaled(c.outFactor()).left
 	l.Kept = width
 	l.Forward = max(width, width+channels+values-s.dim, channels+values, s.dim)
 	l.Backward = width - s.dim + max(channels+2*values+left, 2*channels+values)

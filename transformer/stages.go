@@ -147,6 +147,11 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 			forward += giga * q * float64(c.Dim)
 		}
 		return forward, 2.5 * forward
+	case *layers.Parallel:
+		if c.Mamba.Beside {
+			mixed := giga * float64(c.mixer(s.index/2).work(c))
+			return mixed + attention, 2*mixed + 2.5*attention
+		}
 	case mixing:
 		forward = giga * float64(c.mixer(s.index/2).work(c))
 		return forward, 2 * forward
@@ -192,6 +197,9 @@ func (m *Model) makeStages() {
 		first := &stage{m, 2 * i, nil}
 		if x := c.mixer(i); x != nil {
 			first.half = x.layer(m, c.block(i))
+			if c.Mamba.Beside {
+				first.half = m.hybridLayer(i)
+			}
 		} else {
 			first.half = m.attentionLayer(i)
 		}
@@ -295,7 +303,7 @@ func (m *Model) attentionLayer(layer int) attends {
 		a.Sinks = m.param(block + n.sinks)
 	}
 	a.Out = []linear{m.linear(block+n.out, queries, c.Dim)}
-	if a.Post.Factor = float32(c.ResidualScale); c.PostNorms {
+	if a.Post.Factor = float32(factor(c.ResidualScale, c.Factors.Attention)); c.PostNorms {
 		a.Post = m.norm(block + n.attentionPost)
 	}
 	m.addLayers(a.QKV, a.Out)
@@ -381,7 +389,8 @@ func (m *Model) mlpLayer(layer int) *layers.MLP {
 	if !c.OneNorm {
 		b.Norm = m.norm(block + n.mlpNorm)
 	}
-	if b.Post.Factor = float32(c.ResidualScale); c.PostNorms {
+	b.GateFactor = float32(c.Factors.Gate)
+	if b.Post.Factor = float32(factor(c.ResidualScale, c.Factors.MLP)); c.PostNorms {
 		b.Post = m.norm(block + n.mlpPost)
 	}
 	switch {

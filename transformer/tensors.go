@@ -97,10 +97,13 @@ func (c *Config) tensorsOf(in layout) *lister {
 	}
 	for i := range c.Layers {
 		l.prefix, l.stage = in.body+c.block(i), c.halves()*i
-		if x := c.mixer(i); x != nil {
-			x.list(l)
-		} else {
+		if x := c.mixer(i); x == nil {
 			l.attention(c.of(i))
+		} else if c.Mamba.Beside {
+			l.attention(c.of(i))
+			l.mamba()
+		} else {
+			x.list(l)
 		}
 		l.stage += c.halves() - 1
 		if !c.OneNorm {
