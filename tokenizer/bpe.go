@@ -22,6 +22,9 @@ type bpe struct {
 	fallback       *[256]int32 // tokens of bytes, -1 for none; nil without byte_fallback
 	wholeWords     bool        // ignore_merges: a word that is a token is that token
 
+	named map[string]int32 // ids of tokens that no text becomes
+	user  *matcher         // tokens that stand for their text wherever it is, and are not merged; nil for none
+
 	joins *pairs // characters that a merge may join; nil where that is not known
 	cache *cache
 }
@@ -41,24 +44,7 @@ func (m *bpe) encode(dst []int32, p piece) ([]int32, error) {
 	if p.text == "" {
 		return dst, nil
 	}
-	return m.cached(dst, p.text, false, func(dst []int32) ([]int32, error) { return m.word(dst, spelled(p)) })
-}
-
-// cached appends the tokens of a word, or of a part of one, which add makes if the cache does not have them.
-func (m *bpe) cached(dst []int32, word string, part bool, add func(dst []int32) ([]int32, error)) ([]int32, error) {
-	if len(word) > maxCached {
-		return add(dst)
-	}
-	ids, slot := m.cache.get(word, part)
-	if ids != nil {
-		return append(dst, ids...), nil
-	}
-	n := len(dst)
-	dst, err := add(dst)
-	if err == nil {
-		put(slot, word, part, dst[n:])
-	}
-	return dst, err
+	return m.cache.cached(dst, p.text, false, func(dst []int32) ([]int32, error) { return m.word(dst, spelled(p)) })
 }
 
 // spelled returns the word as the vocabulary spells it.
@@ -106,7 +92,7 @@ func (m *bpe) parts(word string, f func(part string) error) error {
 
 // part appends the tokens of a part of a word.
 func (m *bpe) part(dst []int32, part string) ([]int32, error) {
-	return m.cached(dst, part, true, func(dst []int32) ([]int32, error) { return m.merge(dst, part) })
+	return m.cache.cached(dst, part, true, func(dst []int32) ([]int32, error) { return m.merge(dst, part) })
 }
 
 func (m *bpe) known(r rune) bool {
@@ -213,6 +199,14 @@ type characters struct {
 func (m *characters) add(s *scratch, n int) error {
 	for m.at < len(m.word) && len(s.symbols) < n {
 		at, word := m.at, m.word
+		if m.user != nil && m.user.starts[word[at]] {
+			if i, size := m.user.longest(word[at:]); i >= 0 {
+				m.flush(s)
+				s.add(m.user.tokens[i].id)
+				m.at += size
+				continue
+			}
+		}
 		r, size := utf8.DecodeRuneInString(word[at:])
 		text := word[at : at+size]
 		id, ok := int32(-1), false

@@ -51,6 +51,10 @@ type configFile struct {
 	AddBOS       *bool                `json:"add_bos_token"`
 	AddEOS       *bool                `json:"add_eos_token"`
 	PrefixSpace  *bool                `json:"add_prefix_space"`
+	Legacy       *bool                `json:"legacy"`
+	Lower        *bool                `json:"do_lower_case"`
+	Accents      *bool                `json:"strip_accents"`
+	Ideographs   *bool                `json:"tokenize_chinese_chars"`
 	Decoder      map[string]tokenFile `json:"added_tokens_decoder"`
 
 	named []namedToken

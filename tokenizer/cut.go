@@ -50,7 +50,7 @@ func (t *Tokenizer) cuts(text string, at int, inner, plain bool) bool {
 // stages are what comes next on the way of a piece.
 type stages struct {
 	split []preTokenizer
-	model *bpe
+	model model
 }
 
 // cuts reports whether the halves of a piece become words of their own, or parts of a word that the model encodes apart.
@@ -127,7 +127,10 @@ func lastPlace(text string, suits func(before, after rune) bool) int {
 
 // settle shortens the right half to what is known of it when each character depends on its neighbors, as safe says. It
 // reports whether the cut is a safe place.
-func (h *halves) settle() bool {
+func (h *halves) settle() bool { return h.settleBy(safe) }
+
+// settleBy is settle by another function in the place of safe.
+func (h *halves) settleBy(safe func(before, after rune) bool) bool {
 	before, _ := utf8.DecodeLastRuneInString(h.left.text)
 	after, _ := utf8.DecodeRuneInString(h.right.text)
 	h.right.text = h.right.text[:lastPlace(h.right.text, safe)]

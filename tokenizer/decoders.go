@@ -31,26 +31,25 @@ func readDecoder(part json.RawMessage, depth int) ([]decoder, error) {
 }
 
 func readDecoders(part json.RawMessage, depth int) ([]decoder, error) {
-	kind, err := typeOf(part)
-	if err != nil || kind == "" {
-		return nil, err
-	}
-	switch kind {
-	case "Sequence":
-		return sequence(part, "decoders", depth, readDecoders)
-	case "ByteLevel":
+	return decoderKinds.read(part, depth)
+}
+
+func init() {
+	decoderKinds.sequence("decoders")
+	decoderKinds.add("ByteLevel", func(part json.RawMessage) ([]decoder, error) {
 		return []decoder{byteDecoder{}}, read(part, new(byteLevelFile))
-	case "ByteFallback":
-		return simple[decoder](part, byteFallback{})
-	case "Fuse":
-		return simple[decoder](part, fuse{})
-	case "Metaspace":
+	})
+	decoderKinds.add("ByteFallback", func(part json.RawMessage) ([]decoder, error) { return simple[decoder](part, byteFallback{}) })
+	decoderKinds.add("Fuse", func(part json.RawMessage) ([]decoder, error) { return simple[decoder](part, fuse{}) })
+	decoderKinds.add("Metaspace", func(part json.RawMessage) ([]decoder, error) {
 		m, err := readMetaspace(part)
 		return []decoder{m}, err
-	case "Replace":
+	})
+	decoderKinds.add("Replace", func(part json.RawMessage) ([]decoder, error) {
 		r, err := readReplace(part)
 		return []decoder{replaceDecoder{r}}, err
-	case "Strip":
+	})
+	decoderKinds.add("Strip", func(part json.RawMessage) ([]decoder, error) {
 		var f struct {
 			Type    string `json:"type"`
 			Content string `json:"content"`
@@ -64,7 +63,8 @@ func readDecoders(part json.RawMessage, depth int) ([]decoder, error) {
 			return nil, damaged("content %.40q, want one character", f.Content)
 		}
 		return []decoder{stripDecoder{char: f.Content, start: int(min(f.Start, maxText)), stop: int(min(f.Stop, maxText))}}, nil
-	case "BPEDecoder":
+	})
+	decoderKinds.add("BPEDecoder", func(part json.RawMessage) ([]decoder, error) {
 		var f struct {
 			Type   string `json:"type"`
 			Suffix string `json:"suffix"`
@@ -76,6 +76,5 @@ func readDecoders(part json.RawMessage, depth int) ([]decoder, error) {
 			return nil, refused("an empty suffix")
 		}
 		return []decoder{suffixDecoder{f.Suffix}}, nil
-	}
-	return nil, refused("type %.40q, want ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder or Sequence", kind)
+	})
 }

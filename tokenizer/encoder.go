@@ -19,7 +19,8 @@ const (
 // token, match of a pattern, composed character or merge reaches over it, whatever comes later.
 //
 // It holds about 64 KiB of text and their ids. A long stretch without such a place, such as a word of a megabyte, is
-// held as a whole, up to the limit that [Tokenizer.Encoder] is given.
+// held as a whole, up to the limit that [Tokenizer.Encoder] is given. So is all of the text where Unigram comes without a
+// pre-tokenizer, because its sums round by everything before.
 type Encoder struct {
 	t     *Tokenizer
 	o     EncodeOptions

@@ -26,7 +26,7 @@ type file struct {
 	PreTokenizer  json.RawMessage `json:"pre_tokenizer,omitempty"`
 	PostProcessor json.RawMessage `json:"post_processor,omitempty"`
 	Decoder       json.RawMessage `json:"decoder,omitempty"`
-	Model         modelFile       `json:"model"`
+	Model         modelPart       `json:"model"`
 }
 
 type truncationFile struct {
@@ -135,24 +135,13 @@ func Parse(data []byte) (*Tokenizer, error) { return parse("tokenizer.json", dat
 func parse(name string, data []byte) (*Tokenizer, error) {
 	var f file
 	if err := options.Unmarshal(data, &f); err != nil {
-		// Another model has other keys: its type says more than the first of them.
-		var kind struct {
-			Model struct{ Type any }
-		}
-		if json.Unmarshal(data, &kind) == nil && kind.Model.Type != nil && kind.Model.Type != "BPE" {
-			return nil, fmt.Errorf("tokenizer: %s: %w", name, otherModel(kind.Model.Type))
-		}
-		return nil, fmt.Errorf("tokenizer: %s: %w: %w", name, err, snug.ErrCorrupt)
+		return nil, fmt.Errorf("tokenizer: %s: %w", name, parsed(err))
 	}
 	t, err := f.build()
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: %w", name, err)
 	}
 	return t, nil
-}
-
-func otherModel(kind any) error {
-	return refused("model: type %.40q, want BPE", fmt.Sprint(kind))
 }
 
 // refused is an error about something that this package does not have.
@@ -169,12 +158,9 @@ func (f *file) build() (t *Tokenizer, err error) {
 	if f.Version != "" && f.Version != "1.0" {
 		return nil, refused("version %.40q, want 1.0", f.Version)
 	}
-	if f.Model.Type != "" && f.Model.Type != "BPE" {
-		return nil, otherModel(f.Model.Type)
-	}
 	t = &Tokenizer{ids: map[string]int32{}}
 	t.added.special = map[string]bool{}
-	if t.model, err = f.Model.build(t); err != nil {
+	if t.model, err = f.Model.make(t); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	if t.normalizer, err = section("normalizer", f.Normalizer, readNormalizer); err != nil {
@@ -215,7 +201,7 @@ func (f *file) build() (t *Tokenizer, err error) {
 // add enters the added tokens. A token that the model has keeps its id there, and others
 // get the next free ones, as the peer numbers them: ids of the file must be these.
 func (f *file) add(t *Tokenizer) error {
-	next := int32(len(t.model.vocab))
+	next := int32(t.model.size())
 	for i, a := range f.AddedTokens {
 		id, ok := t.ID(a.Content)
 		if !ok {

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,10 +54,14 @@ func (t *Tokenizer) GGUF(o GGUFOptions) (metadata []gguf.Pair, notes []string, e
 	if o.Rows < 1 || o.Rows > spreadTimes*t.Len()+spreadMore {
 		return nil, nil, refused("%d rows for %d tokens", o.Rows, t.Len())
 	}
-	if t.model.prefix != "" || t.model.suffix != "" {
+	m, is := t.model.(*bpe)
+	if !is {
+		return nil, nil, refused("model: llama.cpp's files are written of BPE alone")
+	}
+	if m.prefix != "" || m.suffix != "" {
 		return nil, nil, refused("model: continuing_subword_prefix or end_of_word_suffix, which llama.cpp does not have")
 	}
-	g := &ggufVocabulary{Tokenizer: t, GGUFOptions: o}
+	g := &ggufVocabulary{Tokenizer: t, GGUFOptions: o, model: m}
 	make := g.pieces
 	if g.byteLevel() {
 		make = g.byteTokens
@@ -79,6 +84,7 @@ func (t *Tokenizer) GGUF(o GGUFOptions) (metadata []gguf.Pair, notes []string, e
 type ggufVocabulary struct {
 	*Tokenizer
 	GGUFOptions
+	model *bpe // of the tokenizer
 	pairs []gguf.Pair
 	notes []string
 }
@@ -173,7 +179,9 @@ func (g *ggufVocabulary) ranked() []ranking {
 	for key, m := range g.model.merges {
 		list = append(list, ranking{int32(key >> 32), int32(uint32(key)), m.id, m.rank})
 	}
-	slices.SortFunc(list, func(x, y ranking) int { return int(int64(x.rank) - int64(y.rank)) })
+	slices.SortFunc(list, func(x, y ranking) int { // of one rank as transformers converts tiktoken's ranks
+		return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(x.a, y.a), cmp.Compare(x.b, y.b))
+	})
 	return list
 }
 

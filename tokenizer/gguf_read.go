@@ -20,6 +20,7 @@ type ggufSource struct {
 	scores []float32
 
 	file      file
+	bpe       *modelFile // of file
 	special   []SpecialToken
 	ids       map[string]uint32 // of special, by the name
 	around    [2]bool           // whether BOS and EOS are added
@@ -164,12 +165,13 @@ func (g *ggufSource) vocabulary() error {
 		}
 	}
 	g.file.Version = "1.0"
-	g.file.Model = modelFile{Type: "BPE", Vocab: vocab}
+	g.bpe = &modelFile{Type: "BPE", Vocab: vocab}
+	g.file.Model = modelPart{g.bpe}
 	if g.kind != ggufBytes {
 		set := true
-		g.file.Model.ByteFallback, g.file.Model.FuseUnknown = &set, &set
+		g.bpe.ByteFallback, g.bpe.FuseUnknown = &set, &set
 		if id, found := g.ids["unk_token"]; found && !g.row(int(id)) {
-			g.file.Model.Unknown = &g.tokens[id]
+			g.bpe.Unknown = &g.tokens[id]
 		}
 	}
 	return nil
@@ -187,7 +189,7 @@ func (g *ggufSource) takesSpace(id int) bool {
 // apart takes the added tokens behind all others out of the vocabulary, as published tokenizers have them, if their ids are those
 // that they get there and no merge has them.
 func (g *ggufSource) apart(merges []mergeFile) {
-	model := &g.file.Model
+	model := g.bpe
 	first, end := 0, 0
 	for id := range g.tokens {
 		if g.row(id) {

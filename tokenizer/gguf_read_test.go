@@ -82,7 +82,7 @@ func TestOpenGGUF(t *testing.T) {
 	require.Equal(t, "ab ab  a", tok.Decode(encode(t, tok, "ab ab  a<|im_end|>"), DecodeOptions{SkipSpecial: true}))
 	require.True(t, tok.Special(8))
 	require.False(t, tok.Special(9))
-	require.NotContains(t, tok.model.vocab, "<|im_end|>", "a token behind the vocabulary is none of it")
+	require.NotContains(t, tok.model.(*bpe).vocab, "<|im_end|>", "a token behind the vocabulary is none of it")
 	_, known := tok.Token(10)
 	require.False(t, known)
 

@@ -12,12 +12,12 @@ import (
 // merges enters the merges of the file, or makes those of its scores.
 func (g *ggufSource) merges() (err error) {
 	if g.kind == ggufPieces {
-		g.file.Model.Merges, err = g.mergesOfScores()
+		g.bpe.Merges, err = g.mergesOfScores()
 	} else {
-		g.file.Model.Merges, err = g.mergesOfFile()
+		g.bpe.Merges, err = g.mergesOfFile()
 	}
 	if err == nil {
-		g.apart(g.file.Model.Merges)
+		g.apart(g.bpe.Merges)
 	}
 	return err
 }
@@ -55,7 +55,7 @@ func (g *ggufSource) mergesOfScores() ([]mergeFile, error) {
 		runes, rest     int // of left, and of right
 	}
 	piece := func(id uint32) bool { return !g.added(int(id)) && g.kinds[id] != ggufByte && !g.row(int(id)) }
-	vocab := g.file.Model.Vocab
+	vocab := g.bpe.Vocab
 	var ways []way
 	for id, token := range g.tokens {
 		if !piece(uint32(id)) {
@@ -111,7 +111,7 @@ func (g *ggufSource) sections() (err error) {
 		if err != nil {
 			return err
 		}
-		f.Model.IgnoreMerges = &kind.whole
+		g.bpe.IgnoreMerges = &kind.whole
 		if slices.Contains(composed, g.pre) {
 			f.Normalizer = json.RawMessage(`{"type":"NFC"}`)
 		}

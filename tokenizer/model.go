@@ -1,10 +1,7 @@
 package tokenizer
 
 import (
-	"fmt"
-	"hash/maphash"
 	"slices"
-	"sync/atomic"
 	"unicode/utf8"
 )
 
@@ -14,40 +11,50 @@ const (
 	spreadMore  = 1 << 16
 )
 
+func init() {
+	modelKinds["BPE"] = modelKind{func() modelSource { return new(modelFile) }, []string{"vocab", "merges"}}
+}
+
+func (f *modelFile) make(t *Tokenizer) (model, error) {
+	m, err := f.build(t)
+	if err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *bpe) id(token string) (int32, bool) {
+	id, ok := m.named[token]
+	if !ok {
+		id, ok = m.vocab[token]
+	}
+	return id, ok
+}
+
+func (m *bpe) size() int { return len(m.vocab) + len(m.named) }
+
 // build makes the model and enters its tokens in t.
 func (f *modelFile) build(t *Tokenizer) (*bpe, error) {
 	if f.Dropout != nil && *f.Dropout != 0 {
 		return nil, refused("dropout %v, want 0: tokens would be random", *f.Dropout)
 	}
+	vocab, err := t.enter(f.Vocab)
+	if err != nil {
+		return nil, err
+	}
 	m := &bpe{
-		vocab: make(map[string]int32, len(f.Vocab)), merges: make(map[uint64]merged, len(f.Merges)),
-		single: slices.Repeat([]int32{-1}, singles), cache: &cache{maphash.MakeSeed(), make([]atomic.Pointer[cached], cacheSlots)},
+		vocab: vocab, merges: make(map[uint64]merged, len(f.Merges)),
+		single: slices.Repeat([]int32{-1}, singles), cache: newCache(),
 		prefix: text(f.Prefix), suffix: text(f.Suffix), unknown: f.Unknown,
 		fuseUnknown: isSet(f.FuseUnknown), wholeWords: isSet(f.IgnoreMerges),
 	}
-	most := uint32(spreadTimes*len(f.Vocab) + spreadMore)
-	for token, id := range f.Vocab {
-		if id >= most {
-			return nil, damaged("vocab: id %d of %.100q among %d tokens, want less than %d", id, token, len(f.Vocab), most)
-		}
-		if old, taken := t.taken(int32(id)); taken {
-			return nil, damaged("vocab: %.100q and %.100q both have id %d", min(old, token), max(old, token), id)
-		}
-		m.vocab[token] = int32(id)
-		t.name(int32(id), token, token)
+	for token, id := range vocab {
 		if r, size := utf8.DecodeRuneInString(token); size == len(token) && size > 0 && r < singles {
-			m.single[r] = int32(id)
+			m.single[r] = id
 		}
 	}
 	if isSet(f.ByteFallback) {
-		m.fallback = new([256]int32)
-		for b := range m.fallback {
-			id, ok := m.vocab[fmt.Sprintf("<0x%02X>", b)]
-			if !ok {
-				id = -1
-			}
-			m.fallback[b] = id
-		}
+		m.fallback = byteTokens(m.id)
 	}
 	return m, m.addMerges(f.Merges)
 }

@@ -96,6 +96,11 @@ const (
 	maxGrowth = 1 << 12
 )
 
+// grower is a part that may make a text longer.
+type grower interface {
+	growth() int // how many times as long at most
+}
+
 // growth refuses sections that would make long text of a short one.
 func growth[T any](parts []T) error {
 	if len(parts) > maxParts {
@@ -107,15 +112,8 @@ func growth[T any](parts []T) error {
 		if w, ok := p.(whole); ok {
 			p = w.decoder
 		}
-		switch p := p.(type) {
-		case replace:
-			factor = p.growth()
-		case replaceDecoder:
-			factor = p.growth()
-		case metaspace:
-			factor = len(p.sign)
-		case byteLevel:
-			factor = 2 // for bytes that take two
+		if g, ok := p.(grower); ok {
+			factor = g.growth()
 		}
 		if times *= factor; times > maxGrowth {
 			return refused("parts that make the text more than %d times as long", maxGrowth)
@@ -173,18 +171,16 @@ func readReplace(part json.RawMessage) (r replace, err error) {
 var forms = map[string]ucd.Form{"NFC": ucd.NFC, "NFD": ucd.NFD, "NFKC": ucd.NFKC, "NFKD": ucd.NFKD}
 
 func readNormalizer(part json.RawMessage, depth int) ([]normalizer, error) {
-	kind, err := typeOf(part)
-	if err != nil || kind == "" {
-		return nil, err
+	return normalizerKinds.read(part, depth)
+}
+
+func init() {
+	normalizerKinds.sequence("normalizers")
+	for kind, form := range forms {
+		normalizerKinds.add(kind, func(part json.RawMessage) ([]normalizer, error) { return simple[normalizer](part, unicodeForm{form}) })
 	}
-	switch kind {
-	case "Sequence":
-		return sequence(part, "normalizers", depth, readNormalizer)
-	case "NFC", "NFD", "NFKC", "NFKD":
-		return simple[normalizer](part, unicodeForm{forms[kind]})
-	case "Lowercase":
-		return simple[normalizer](part, lowercase{})
-	case "Strip":
+	normalizerKinds.add("Lowercase", func(part json.RawMessage) ([]normalizer, error) { return simple[normalizer](part, lowercase{}) })
+	normalizerKinds.add("Strip", func(part json.RawMessage) ([]normalizer, error) {
 		var f struct {
 			Type  string `json:"type"`
 			Left  bool   `json:"strip_left"`
@@ -192,7 +188,8 @@ func readNormalizer(part json.RawMessage, depth int) ([]normalizer, error) {
 		}
 		err := read(part, &f)
 		return []normalizer{strip{f.Left, f.Right}}, err
-	case "Prepend":
+	})
+	normalizerKinds.add("Prepend", func(part json.RawMessage) ([]normalizer, error) {
 		var f struct {
 			Type    string `json:"type"`
 			Prepend string `json:"prepend"`
@@ -204,11 +201,11 @@ func readNormalizer(part json.RawMessage, depth int) ([]normalizer, error) {
 			return nil, refused("prepend of %d bytes, want %d at most", len(f.Prepend), maxAdded)
 		}
 		return []normalizer{prepend{f.Prepend}}, nil
-	case "Replace":
+	})
+	normalizerKinds.add("Replace", func(part json.RawMessage) ([]normalizer, error) {
 		r, err := readReplace(part)
 		return []normalizer{r}, err
-	}
-	return nil, refused("type %.40q, want NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace or Sequence", kind)
+	})
 }
 
 // gpt2 is the pattern of ByteLevel.
@@ -225,14 +222,12 @@ type byteLevelFile struct {
 }
 
 func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
-	kind, err := typeOf(part)
-	if err != nil || kind == "" {
-		return nil, err
-	}
-	switch kind {
-	case "Sequence":
-		return sequence(part, "pretokenizers", depth, readPreTokenizer)
-	case "ByteLevel":
+	return preTokenizerKinds.read(part, depth)
+}
+
+func init() {
+	preTokenizerKinds.sequence("pretokenizers")
+	preTokenizerKinds.add("ByteLevel", func(part json.RawMessage) (all []preTokenizer, err error) {
 		var f byteLevelFile
 		if err := read(part, &f); err != nil {
 			return nil, err
@@ -242,27 +237,31 @@ func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
 			b.pattern, err = gpt2()
 		}
 		return []preTokenizer{b}, err
-	case "Split":
-		return readSplit(part)
-	case "Digits":
+	})
+	preTokenizerKinds.add("Split", readSplit)
+	preTokenizerKinds.add("Digits", func(part json.RawMessage) ([]preTokenizer, error) {
 		var f struct {
 			Type       string `json:"type"`
 			Individual bool   `json:"individual_digits"`
 		}
-		s := splitter{find: findRunes(ucd.MustClass("peer:numeric")), begin: beginRunes(ucd.MustClass("peer:numeric")), behavior: contiguous}
+		s := splitRunes("peer:numeric", contiguous)
 		err := read(part, &f)
 		if f.Individual {
 			s.behavior = isolated
 		}
 		return []preTokenizer{s}, err
-	case "Metaspace":
+	})
+	preTokenizerKinds.add("Metaspace", func(part json.RawMessage) ([]preTokenizer, error) {
 		m, err := readMetaspace(part)
 		return []preTokenizer{m}, err
-	case "Whitespace":
+	})
+	preTokenizerKinds.add("Whitespace", func(part json.RawMessage) ([]preTokenizer, error) {
 		return simple[preTokenizer](part, splitter{find: findWords, begin: beginWords, behavior: removed, invert: true})
-	case "WhitespaceSplit":
-		return simple[preTokenizer](part, splitter{find: findRunes(ucd.MustClass("peer:space")), begin: beginRunes(ucd.MustClass("peer:space")), behavior: removed})
-	case "Punctuation":
+	})
+	preTokenizerKinds.add("WhitespaceSplit", func(part json.RawMessage) ([]preTokenizer, error) {
+		return simple[preTokenizer](part, splitRunes("peer:space", removed))
+	})
+	preTokenizerKinds.add("Punctuation", func(part json.RawMessage) ([]preTokenizer, error) {
 		var f struct {
 			Type     string   `json:"type"`
 			Behavior behavior `json:"behavior,omitempty"`
@@ -274,9 +273,27 @@ func readPreTokenizer(part json.RawMessage, depth int) ([]preTokenizer, error) {
 		if err := f.Behavior.check(); err != nil {
 			return nil, refused("%w", err)
 		}
-		return []preTokenizer{splitter{find: findRunes(ucd.MustClass("peer:punct")), begin: beginRunes(ucd.MustClass("peer:punct")), behavior: f.Behavior}}, nil
-	}
-	return nil, refused("type %.40q, want ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit, Punctuation or Sequence", kind)
+		return []preTokenizer{splitRunes("peer:punct", f.Behavior)}, nil
+	})
+	preTokenizerKinds.add("CharDelimiterSplit", func(part json.RawMessage) ([]preTokenizer, error) {
+		var f struct {
+			Type      string `json:"type"`
+			Delimiter string `json:"delimiter"`
+		}
+		if err := read(part, &f); err != nil {
+			return nil, err
+		}
+		if utf8.RuneCountInString(f.Delimiter) != 1 {
+			return nil, damaged("delimiter %.40q, want one character", f.Delimiter)
+		}
+		return []preTokenizer{splitter{findText(f.Delimiter), beginText(f.Delimiter), removed, false}}, nil
+	})
+}
+
+// splitRunes cuts at the characters of a class.
+func splitRunes(class string, b behavior) splitter {
+	set := ucd.MustClass(class)
+	return splitter{find: findRunes(set), begin: beginRunes(set), behavior: b}
 }
 
 func readSplit(part json.RawMessage) ([]preTokenizer, error) {
@@ -345,30 +362,31 @@ func (p *pairFile) UnmarshalJSON(text []byte) error {
 }
 
 func readPostProcessor(part json.RawMessage, depth int) ([]postProcessor, error) {
-	kind, err := typeOf(part)
-	if err != nil || kind == "" {
-		return nil, err
+	return postProcessorKinds.read(part, depth)
+}
+
+func init() {
+	postProcessorKinds.sequence("processors")
+	postProcessorKinds.add("ByteLevel", func(part json.RawMessage) ([]postProcessor, error) {
+		return nil, read(part, new(byteLevelFile)) // it changes offsets alone
+	})
+	for _, kind := range []string{"BertProcessing", "RobertaProcessing"} {
+		postProcessorKinds.add(kind, func(part json.RawMessage) ([]postProcessor, error) {
+			var f struct {
+				Type        string   `json:"type"`
+				Sep         pairFile `json:"sep"`
+				Cls         pairFile `json:"cls"`
+				TrimOffsets *bool    `json:"trim_offsets,omitempty"`
+				PrefixSpace *bool    `json:"add_prefix_space,omitempty"`
+			}
+			err := read(part, &f)
+			return []postProcessor{template{{ids: []int32{f.Cls.id}}, {text: true}, {ids: []int32{f.Sep.id}}}}, err
+		})
 	}
-	switch kind {
-	case "Sequence":
-		return sequence(part, "processors", depth, readPostProcessor)
-	case "ByteLevel": // it changes offsets alone
-		return nil, read(part, new(byteLevelFile))
-	case "BertProcessing", "RobertaProcessing":
-		var f struct {
-			Type        string   `json:"type"`
-			Sep         pairFile `json:"sep"`
-			Cls         pairFile `json:"cls"`
-			TrimOffsets *bool    `json:"trim_offsets,omitempty"`
-			PrefixSpace *bool    `json:"add_prefix_space,omitempty"`
-		}
-		err := read(part, &f)
-		return []postProcessor{template{{ids: []int32{f.Cls.id}}, {text: true}, {ids: []int32{f.Sep.id}}}}, err
-	case "TemplateProcessing":
+	postProcessorKinds.add("TemplateProcessing", func(part json.RawMessage) ([]postProcessor, error) {
 		t, err := readTemplate(part)
 		return []postProcessor{t}, err
-	}
-	return nil, refused("type %.40q, want TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing or Sequence", kind)
+	})
 }
 
 // templateFile is a part of a template.

@@ -2,6 +2,10 @@ package tokenizer_test
 
 import (
 	"bytes"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -9,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/ucd"
 	"github.com/snug-ml/snug/tokenizer"
 )
@@ -160,5 +165,78 @@ func FuzzParse(f *testing.F) {
 				tok.Decode(ids, tokenizer.DecodeOptions{})
 			}
 		}
+	})
+}
+
+// damagedFolder opens a folder whose file has changed bytes: whatever opens must not panic, and encodes.
+func damagedFolder(t testing.TB, c folderCase, name string, data []byte) {
+	dir := t.TempDir()
+	for other, text := range c.Files {
+		if other == name {
+			text = data
+		}
+		require.NoError(t, os.WriteFile(filepath.Join(dir, other), text, 0o666))
+	}
+	tok, err := tokenizer.Open(dir)
+	if err != nil {
+		require.True(t, errors.Is(err, snug.ErrCorrupt) || errors.Is(err, snug.ErrConfig), err)
+		return
+	}
+	for _, text := range []string{"a b\xffab 's</s> e\u0301foo\t漢 " + string(data[:min(len(data), 100)]), "\u00a0\u0600 ﬁ", strings.Repeat("=", 200)} {
+		if ids, err := tok.Encode(text, tokenizer.EncodeOptions{}); err == nil {
+			tok.Decode(ids, tokenizer.DecodeOptions{})
+		}
+		_, _, _ = tok.EncodeSpans(text, tokenizer.EncodeOptions{PlainSpecial: true})
+	}
+}
+
+// damagedName is the file of a case that is changed.
+func damagedName(c folderCase) string {
+	for name := range c.Files {
+		if name != "tokenizer_config.json" {
+			return name
+		}
+	}
+	return ""
+}
+
+func TestDamagedFolders(t *testing.T) {
+	for _, c := range folderCases(t) {
+		name := damagedName(c)
+		r := rand.New(rand.NewPCG(1, 2))
+		for range 25 {
+			data := bytes.Clone(c.Files[name])
+			for range 1 + r.IntN(3) {
+				at := r.IntN(len(data))
+				if r.IntN(2) == 0 {
+					at = r.IntN(min(len(data), 2000))
+				}
+				switch r.IntN(4) {
+				case 0:
+					data[at] = byte(r.IntN(256))
+				case 1:
+					data[at] ^= 1 << r.IntN(8)
+				case 2:
+					data = append(data[:at], data[min(len(data), at+1+r.IntN(30)):]...)
+				case 3:
+					data = data[:max(1, at)]
+				}
+				if len(data) == 0 {
+					data = []byte{0}
+				}
+			}
+			damagedFolder(t, c, name, data)
+		}
+	}
+}
+
+func FuzzFolder(f *testing.F) {
+	cases := folderCases(f)
+	for i, c := range cases {
+		f.Add(uint(i), c.Files[damagedName(c)])
+	}
+	f.Fuzz(func(t *testing.T, i uint, data []byte) {
+		c := cases[i%uint(len(cases))]
+		damagedFolder(t, c, damagedName(c), data)
 	})
 }

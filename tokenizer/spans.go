@@ -78,7 +78,7 @@ func (p *piece) place(from, to int) Span {
 func (t *Tokenizer) place(places []Span, ids []int32, word piece) []Span {
 	n, at := len(places), 0
 	for i, id := range ids {
-		size := t.model.size(t.texts[id], id, word, at, i == len(ids)-1)
+		size := t.model.span(t.texts[id], id, word, at, i == len(ids)-1)
 		if size == 0 && i < len(ids)-1 || at+size > len(word.text) {
 			at = -1
 			break
@@ -95,8 +95,8 @@ func (t *Tokenizer) place(places []Span, ids []int32, word piece) []Span {
 	return places
 }
 
-// size returns how many bytes of a word, from at on, a token stands for, and 0 where that is not known.
-func (m *bpe) size(token string, id int32, word piece, at int, last bool) int {
+// span returns how many bytes of a word, from at on, a token stands for, and 0 where that is not known.
+func (m *bpe) span(token string, id int32, word piece, at int, last bool) int {
 	rest := word.text[at:]
 	if last {
 		return len(rest)

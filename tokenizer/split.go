@@ -217,6 +217,8 @@ func (m metaspace) to(emit func(piece) error) func(piece) error {
 	return func(p piece) error { return cut(m.mark(p)) }
 }
 
+func (m metaspace) growth() int { return len(m.sign) }
+
 // splitter cuts before the sign.
 func (m metaspace) splitter() splitter {
 	return splitter{find: findText(m.sign), begin: beginText(m.sign), behavior: mergedWithNext}
@@ -249,6 +251,8 @@ func (b byteLevel) to(emit func(piece) error) func(piece) error {
 	}
 	return func(p piece) error { return cut(b.space(p)) }
 }
+
+func (byteLevel) growth() int { return 2 } // for bytes that take two
 
 func (b byteLevel) splitter() splitter {
 	return splitter{find: b.pattern.Each, begin: beginPattern(b.pattern), behavior: isolated}

@@ -1,6 +1,6 @@
-// Package tokenizer reads the tokenizer.json of a Hugging Face model, or else its vocab.json and merges.txt, or the tokenizer in a
-// GGUF file of llama.cpp's, encodes text as token ids and decodes ids as text. The ids equal the ids of Hugging Face's library
-// tokenizers.
+// Package tokenizer reads the tokenizer.json of a Hugging Face model, or else the files of Mistral's tekken, SentencePiece, BERT or
+// tiktoken, or the tokenizer in a GGUF file of llama.cpp's, encodes text as token ids and decodes ids as text. The ids equal the ids
+// of the library that the file is of: Hugging Face's tokenizers, or mistral_common, sentencepiece and tiktoken.
 //
 //	tok, err := tokenizer.Open("models/llama")             // a folder, or the file
 //	if err != nil {
@@ -16,14 +16,16 @@
 // model cuts the words into tokens, the post-processor adds special tokens, and the decoder makes text of tokens.
 // Before the normalizer works, Encode looks for added tokens in the text, such as <|endoftext|>.
 //
-// The package knows the parts that decoder-only models use:
+// The package knows these parts:
 //
-//	model           BPE
-//	normalizers     NFC, NFD, NFKC, NFKD, Lowercase, Strip, Prepend, Replace, Sequence
+//	model           BPE, Unigram, WordPiece, WordLevel
+//	normalizers     NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace,
+//	                Precompiled, BertNormalizer, Sequence
 //	pre-tokenizers  ByteLevel, Split, Digits, Metaspace, Whitespace, WhitespaceSplit,
-//	                Punctuation, Sequence
+//	                CharDelimiterSplit, Punctuation, BertPreTokenizer, Sequence
 //	post-processors TemplateProcessing, ByteLevel, BertProcessing, RobertaProcessing, Sequence
-//	decoders        ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder, Sequence
+//	decoders        ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder,
+//	                WordPiece, Sequence
 //
 // Open returns an error that names any other part, and any key that the package does not know.
 //
@@ -55,7 +57,7 @@ type Tokenizer struct {
 	normalizer normalizers
 	split      []preTokenizer
 	splitFile  json.RawMessage // of split
-	model      *bpe
+	model      model
 	post       []postProcessor
 	decode     []decoder
 	noDecoder  bool
@@ -78,10 +80,20 @@ const (
 // links if they lead to regular files. A tokenizer.json has at most 256 MiB, tokenizer_config.json 16 MiB, and
 // chat_template.jinja 1 MiB.
 //
-// A folder without tokenizer.json may have vocab.json and merges.txt, of transformers' GPT2Tokenizer or Qwen2Tokenizer:
-// tokenizer_config.json says which, or else config.json by the type of its model. Added tokens are those of
-// tokenizer_config.json and added_tokens.json, as transformers 5 adds them. For other files the error has the command that
-// writes tokenizer.json of them.
+// A folder without tokenizer.json may have, in this order:
+//
+//   - tekken.json, Mistral's. Texts begin with <s> unless tokenizer_config.json has add_bos_token false.
+//   - tokenizer.model, a model of SentencePiece, Unigram or BPE. Its control symbols are special tokens, and its unknown token is
+//     decoded by its name. BOS and EOS are added as tokenizer_config.json says, or else BOS for LlamaTokenizer, GemmaTokenizer and
+//     a folder that names no class. The text behind a special token gets a space in front unless "legacy" is false.
+//   - vocab.json and merges.txt, of transformers' GPT2Tokenizer or Qwen2Tokenizer: tokenizer_config.json says which, or else
+//     config.json by the type of its model.
+//   - vocab.txt, of BertTokenizer, DistilBertTokenizer, ElectraTokenizer or MobileBertTokenizer, with the options of
+//     tokenizer_config.json.
+//   - qwen.tiktoken of QWenTokenizer, or a tiktoken.model (or tokenizer.model) whose special tokens tokenizer_config.json has.
+//
+// Added tokens are those of tokenizer_config.json and added_tokens.json, as transformers 5 adds them. For other files the error has
+// the command that writes tokenizer.json of them.
 //
 // A file that begins with "GGUF" is read as one of llama.cpp's, or as the first of a model that is split: the tokens, their kinds,
 // merges or scores, the pre-tokenizer, special tokens and chat templates of its metadata. Kinds of tokenizers are "gpt2", "llama"
@@ -137,7 +149,7 @@ func Open(path string) (*Tokenizer, error) {
 			config.standard(classes[more.class()].standard, more, t)
 		}
 	default:
-		t, err = openVocabulary(path, &config, more)
+		t, err = openForm(path, &config, more)
 	}
 	if err != nil {
 		return nil, err
@@ -177,7 +189,8 @@ type EncodeOptions struct {
 	Pad bool
 }
 
-// Encode returns the token ids of a text of at most 1 GiB. Time is almost linear in its length. A cache of some
+// Encode returns the token ids of a text of at most 1 GiB. Time is almost linear in its length. A word of Unigram takes 16 bytes of
+// memory for each of its bytes, and where nothing cuts a text into words, as in a tokenizer.model, the text is one word. A cache of some
 // megabytes has the ids of words that were encoded before.
 //
 // Errors wrap [snug.ErrShape] for a longer text, and [snug.ErrConfig] in three cases: the text has a character without
@@ -305,8 +318,7 @@ func (t *Tokenizer) ID(token string) (id int32, ok bool) {
 	if id, ok = t.ids[token]; ok {
 		return id, true
 	}
-	id, ok = t.model.vocab[token]
-	return id, ok
+	return t.model.id(token)
 }
 
 // Token returns the token of an id, as the file spells it.

@@ -3,8 +3,6 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -43,55 +41,35 @@ var classes = map[string]class{
 	},
 }
 
-// others are the files that hold a tokenizer in forms that are not read here.
-var others = []string{"tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "vocab.txt", "qwen.tiktoken", "tiktoken.model", "vocab.json"}
-
-// convert is the command that writes tokenizer.json of the other files of a folder.
-func convert(folder string) string {
-	return fmt.Sprintf(`pip install transformers sentencepiece tiktoken protobuf && python -c 'from transformers import AutoTokenizer; import sys; AutoTokenizer.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' '%s'`, strings.ReplaceAll(folder, "'", `'\''`))
+func init() {
+	addForm(form{order: 3, files: [][]string{{"vocab.json", "merges.txt"}}, open: openVocabulary, suits: func(folder string, f configFile) bool {
+		_, known := classes[f.classOf(folder)]
+		return known
+	}})
 }
 
-// openVocabulary builds the tokenizer of a folder without tokenizer.json.
-func openVocabulary(folder string, c *Config, f configFile) (*Tokenizer, error) {
-	has := func(name string) bool {
-		_, err := os.Stat(filepath.Join(folder, name))
-		return err == nil
-	}
-	name := f.class()
-	if name == "" || name == "PreTrainedTokenizer" || name == "TokenizersBackend" {
-		name = modelClass(folder)
-	}
-	made, known := classes[name]
-	if !has("vocab.json") || !has("merges.txt") || !known {
-		for _, other := range others {
-			if has(other) {
-				what := ""
-				if other == "vocab.json" && name != "" {
-					what = fmt.Sprintf(", of the class %.60s", name)
-				}
-				return nil, fmt.Errorf("tokenizer: %s has no tokenizer.json, and %s%s is not read: write tokenizer.json by: %s: %w", folder, other, what, convert(folder), snug.ErrConfig)
-			}
-		}
-		return nil, fmt.Errorf("tokenizer: %s has no tokenizer.json: download it with the model: %w: %w", folder, snug.ErrConfig, fs.ErrNotExist)
-	}
-	file, err := readVocabulary(folder)
+// openVocabulary builds the tokenizer of vocab.json and merges.txt.
+func openVocabulary(folder string, _ []string, c *Config, f configFile) (*Tokenizer, error) {
+	made := classes[f.classOf(folder)]
+	model, err := readVocabulary(folder)
 	if err != nil {
 		return nil, err
 	}
+	file := &file{Model: modelPart{model}}
 	if made.normalizer != "" {
 		file.Normalizer = json.RawMessage(made.normalizer)
 	}
 	file.PreTokenizer = fmt.Appendf(nil, made.split, isSet(f.PrefixSpace))
 	file.Decoder = json.RawMessage(`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`)
 	c.standard(made.standard, f, nil)
-	if err := file.addTokens(folder, c, f); err != nil {
+	if err := file.addTokens(folder, c, f, model.id, len(model.Vocab)); err != nil {
 		return nil, err
 	}
 	t, err := file.build()
 	if err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: vocab.json and merges.txt: %w", folder, err)
 	}
-	return t, t.ends(*c)
+	return t, nil
 }
 
 // ends adds the tokens that the configuration puts around texts.
@@ -117,6 +95,11 @@ func (t *Tokenizer) ends(c Config) error {
 	return nil
 }
 
+func (f *modelFile) id(token string) (uint32, bool) {
+	id, ok := f.Vocab[token]
+	return id, ok
+}
+
 // class returns the name of transformers' class.
 func (f *configFile) class() string { return strings.TrimSuffix(f.Class, "Fast") }
 
@@ -134,6 +117,14 @@ func (c *Config) standard(tokens []SpecialToken, f configFile, t *Tokenizer) {
 	}
 	slices.SortStableFunc(c.Special, func(a, b SpecialToken) int { return place(a.Name) - place(b.Name) })
 	c.BOS, c.EOS, c.Pad, c.Unknown = c.token("bos_token"), c.token("eos_token"), c.token("pad_token"), c.token("unk_token")
+}
+
+// classOf is class, or else what goes with the model of the folder.
+func (f *configFile) classOf(folder string) string {
+	if name := f.class(); name != "" && name != "PreTrainedTokenizer" && name != "TokenizersBackend" {
+		return name
+	}
+	return modelClass(folder)
 }
 
 // modelClass returns the class that goes with the model's config.json.
@@ -161,14 +152,14 @@ func modelClass(folder string) string {
 }
 
 // readVocabulary reads vocab.json and merges.txt.
-func readVocabulary(folder string) (*file, error) {
-	f := &file{Model: modelFile{Type: "BPE"}}
+func readVocabulary(folder string) (*modelFile, error) {
+	f := &modelFile{Type: "BPE"}
 	path := filepath.Join(folder, "vocab.json")
 	data, err := readFile(path, files.Vocabulary)
 	if err != nil {
 		return nil, err
 	}
-	if err := options.Unmarshal(data, &f.Model.Vocab); err != nil {
+	if err := options.Unmarshal(data, &f.Vocab); err != nil {
 		return nil, fmt.Errorf("tokenizer: %s: %w: %w", path, err, snug.ErrCorrupt)
 	}
 	path = filepath.Join(folder, "merges.txt")
@@ -186,14 +177,16 @@ func readVocabulary(folder string) (*file, error) {
 		if !ok || a == "" || b == "" || strings.Contains(b, " ") {
 			return nil, fmt.Errorf("tokenizer: %s: line %d: %.100q, want two tokens with a space between them: %w", path, n, line, snug.ErrCorrupt)
 		}
-		f.Model.Merges = append(f.Model.Merges, mergeFile{a: a, b: b, joined: true})
+		f.Merges = append(f.Merges, mergeFile{a: a, b: b, joined: true})
 	}
 	return f, nil
 }
 
 // addTokens enters the added tokens in the order in which transformers adds them: those of added_tokens_decoder, or else of
 // added_tokens.json, by their ids, and then the special tokens that are not among them.
-func (f *file) addTokens(folder string, c *Config, from configFile) error {
+//
+// known returns the ids of the n tokens of the model.
+func (f *file) addTokens(folder string, c *Config, from configFile, known func(token string) (id uint32, ok bool), n int) error {
 	special := map[string]bool{}
 	for _, s := range c.Special {
 		special[s.Text] = true
@@ -233,19 +226,19 @@ func (f *file) addTokens(folder string, c *Config, from configFile) error {
 	}
 	slices.SortFunc(list, func(a, b numbered) int { return int(int64(a.id) - int64(b.id)) })
 	seen := map[string]bool{}
-	next := uint32(len(f.Model.Vocab))
+	next := uint32(n)
 	enter := func(t tokenFile, id int64) error {
 		if t.Content == "" || seen[t.Content] {
 			return nil
 		}
 		seen[t.Content] = true
-		given, known := f.Model.Vocab[t.Content]
-		if !known {
+		given, has := known(t.Content)
+		if !has {
 			given = next
 			next++
 		}
 		if id >= 0 && uint32(id) != given {
-			return fmt.Errorf("tokenizer: %s: the added token %.100q has the id %d, and comes to %d after the tokens of vocab.json: %w", folder, t.Content, id, given, snug.ErrCorrupt)
+			return fmt.Errorf("tokenizer: %s: the added token %.100q has the id %d, and comes to %d after the tokens of the vocabulary: %w", folder, t.Content, id, given, snug.ErrCorrupt)
 		}
 		isSpecial := t.Special || special[t.Content]
 		normalized := !isSpecial

@@ -87,9 +87,10 @@ func TestNoTokenizerFile(t *testing.T) {
 		want  string
 	}{
 		{"nothing", map[string]any{"config.json": "{}"}, "has no tokenizer.json: download it with the model"},
-		{"a model of SentencePiece", map[string]any{"tokenizer.model": "\x0a\x0e"}, `has no tokenizer.json, and tokenizer.model is not read: write tokenizer.json by: pip install transformers sentencepiece tiktoken protobuf && python -c 'from transformers import AutoTokenizer`},
-		{"tekken", map[string]any{"tekken.json": "{}"}, "tekken.json is not read"},
-		{"WordPiece", map[string]any{"vocab.txt": "[PAD]"}, "vocab.txt is not read"},
+		{"a damaged model of SentencePiece", map[string]any{"tokenizer.model": "\x0a\x0e"}, `tokenizer.model: the file is no model of SentencePiece: a field of 14 bytes, and 0 are left`},
+		{"a model of SentencePiece for another class", map[string]any{"sentencepiece.bpe.model": "\x0a\x0e"}, `has no tokenizer.json, and sentencepiece.bpe.model is not read: write tokenizer.json by: pip install transformers sentencepiece tiktoken protobuf && python -c 'from transformers import AutoTokenizer`},
+		{"tekken", map[string]any{"tekken.json": "{}"}, "tekken.json: config: a vocabulary of 0 tokens"},
+		{"WordPiece of another class", map[string]any{"vocab.txt": "[PAD]"}, "vocab.txt is not read"},
 		{"another class", map[string]any{"vocab.json": vocab, "merges.txt": "a b\n", "tokenizer_config.json": map[string]any{"tokenizer_class": "CTRLTokenizer"}}, "vocab.json, of the class CTRLTokenizer is not read"},
 		{"no class", map[string]any{"vocab.json": vocab, "merges.txt": "a b\n"}, "vocab.json is not read"},
 		{"no merges", map[string]any{"vocab.json": vocab, "tokenizer_config.json": map[string]any{"tokenizer_class": "GPT2Tokenizer"}}, "vocab.json, of the class GPT2Tokenizer is not read"},

@@ -24,6 +24,7 @@ import (
 // is a model of text.
 var companions = []string{
 	"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model", "tekken.json",
+	"vocab.txt", "qwen.tiktoken", "tiktoken.model",
 	"chat_template.jinja", "chat_template.json", "generation_config.json",
 }
 
@@ -35,7 +36,7 @@ const maxTemplates = 100
 
 func companionKind(name string) files.Kind {
 	switch name {
-	case "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tekken.json", "added_tokens.json":
+	case "tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model", "tekken.json", "added_tokens.json", "vocab.txt", "qwen.tiktoken", "tiktoken.model":
 		return files.Vocabulary
 	}
 	if filepath.Ext(name) == ".jinja" {

@@ -22,7 +22,7 @@ import (
 // only that tokenizer has their names.
 
 // vocabularies are the files that hold a tokenizer's vocabulary. Every tokenizer has at least one of them.
-var vocabularies = []string{"tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json"}
+var vocabularies = []string{"tokenizer.json", "vocab.json", "tokenizer.model", "tekken.json", "vocab.txt", "qwen.tiktoken", "tiktoken.model"}
 
 // ofTokenizer says whether a companion belongs to the tokenizer, with its chat templates.
 func ofTokenizer(name string) bool { return name != "generation_config.json" }

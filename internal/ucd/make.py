@@ -7,12 +7,17 @@
 #   peer:space    char::is_whitespace of Rust, which WhitespaceSplit and Strip use
 #   peer:punct    what Punctuation splits off
 #   peer:word     \w of Rust's crate regex, which Whitespace and single_word use
+#   peer:control  what the option clean_text of BertNormalizer removes
+#   peer:accent   what StripAccents removes
+#   peer:bert     what the option strip_accents of BertNormalizer removes after NFD
+#   peer:joins    what belongs to the grapheme of a letter before it, for Precompiled
 #   lower         char::to_lowercase
 #   nfd, nfkd     full decompositions, without Hangul syllables
 #   ccc           combining classes
 #   compose       pairs that NFC joins
 # A set is a list of numbers: how many are out, how many are in, and so on from 0.
 import lzma
+import struct
 import unicodedata
 
 import tokenizers
@@ -59,6 +64,29 @@ write_set("peer:numeric", {ord(p) for p in pieces(pre_tokenizers.Digits(True)) i
 write_set("peer:space", removed_by(pre_tokenizers.WhitespaceSplit()))
 write_set("peer:punct", removed_by(pre_tokenizers.Punctuation("removed")))
 write_set("peer:word", {ord(c) for p in pieces(pre_tokenizers.Whitespace()) if "a" in p for c in p})
+
+
+def left_out(normalizer):
+    return {c for c in POINTS if normalizer.normalize_str(chr(c)) == ""}
+
+
+def bert(**on):
+    return normalizers.BertNormalizer(**{**dict(clean_text=False, handle_chinese_chars=False, strip_accents=False, lowercase=False), **on})
+
+
+write_set("peer:control", left_out(bert(clean_text=True)))
+write_set("peer:accent", left_out(normalizers.StripAccents()))
+write_set("peer:bert", {c for c in POINTS if unicodedata.normalize("NFD", chr(c)) == chr(c)} & left_out(bert(strip_accents=True)))
+
+# A double-array trie with the one key "a", whose value is at 0: the text "b". A grapheme that begins with "a" becomes "b".
+units = [0] * 256
+units[0] = 1 << 10  # the root: children are at 1 ^ byte
+units[1 ^ ord("a")] = (1 ^ ord("a") ^ 128) << 10 | 1 << 8 | ord("a")  # has a leaf, at 128
+units[128] = 1 << 31  # the value 0
+charsmap = struct.pack("<I", 4 * len(units)) + struct.pack("<256I", *units) + b"b\0"
+letters = normalizers.Precompiled(charsmap)
+assert letters.normalize_str("a-") == "b-"
+write_set("peer:joins", {c for c in POINTS if letters.normalize_str("a" + chr(c)) == "b"})
 
 
 def write_map(name, pairs):
