@@ -7,8 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/checkpoint"
 	"github.com/snug-ml/snug/internal/files"
 	"github.com/snug-ml/snug/internal/state"
@@ -29,6 +31,7 @@ with the checksums. It writes a line for each store, checkpoint or file that it 
   saved states, one or more          the CRC-32C of each, and that nothing follows the last
   a .safetensors file                its description: it has no checksum
   an index of safetensors shards     that each shard has the tensors that the index says, and no others
+  a .gguf file, with all its parts   its description, and that scales and elements are finite: no checksum
 
 The exit status is 1 when something is damaged or could not be read, such as a store that is
 in use, and when there is nothing to check. Files of other kinds are skipped. A folder of
@@ -63,7 +66,7 @@ func runVerify(c *call) error {
 	case v.unread > 0:
 		return fmt.Errorf("%s: %d of %d could not be checked", args[0], v.unread, v.checked)
 	case v.checked == 0:
-		return fmt.Errorf("%s holds no store, no checkpoint, no saved state and no safetensors file: %w", args[0], snug.ErrConfig)
+		return fmt.Errorf("%s holds no store, no checkpoint, no saved state, and no safetensors or GGUF file: %w", args[0], snug.ErrConfig)
 	}
 	return nil
 }
@@ -128,6 +131,31 @@ func (v *verifier) store(dir string) error {
 	return v.note(dir, fmt.Sprintf("store of pages, %d pages, %s", found.Pages, meter.FormatBytes(found.Bytes)), err)
 }
 
+// partOfGGUF is the name of a part of a model that is split.
+var partOfGGUF = regexp.MustCompile(`-[0-9]{5}(-of-[0-9]{5}\.gguf)$`)
+
+// gguf checks a file of llama.cpp's, the first of a model that is split with all others.
+func (v *verifier) gguf(path string) error {
+	if first := partOfGGUF.ReplaceAllString(path, "-00001$1"); first != path && v.root != "" && gguf.IsFile(first) {
+		return nil // it is checked with the first
+	}
+	f, err := gguf.Open(path)
+	if err != nil {
+		return v.note(path, "", err)
+	}
+	var all int64
+	decoded, err := f.Verify()
+	for _, t := range f.Tensors() {
+		n, _ := t.Bytes() // which Verify has asked for
+		all += n
+	}
+	what := fmt.Sprintf("GGUF, %s", meter.FormatBytes(all))
+	if decoded < all {
+		what += fmt.Sprintf(", %s of them of types that are not decoded", meter.FormatBytes(all-decoded))
+	}
+	return v.note(path, what, errors.Join(err, f.Close()))
+}
+
 // visit checks a folder or a file if verify knows its kind.
 func (v *verifier) visit(path string, d fs.DirEntry) error {
 	if d.IsDir() {
@@ -159,6 +187,9 @@ func (v *verifier) visit(path string, d fs.DirEntry) error {
 	}
 	if d.Name() == checkpoint.HeaderName {
 		return v.header(path)
+	}
+	if gguf.IsFile(path) {
+		return v.gguf(path)
 	}
 	known, err := recognized(path)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/safetensors"
 )
 
@@ -72,4 +73,38 @@ func TestPrintable(t *testing.T) {
 	require.Equal(t, "größe 2", printable("größe 2"))
 	require.Equal(t, `"a\u202eb"`, printable("a\u202eb"))
 	require.Equal(t, `a\u202eb\xff\x1b`, escaped("a\u202eb\xff\x1b"))
+}
+
+// TestVerifyGGUF: a damaged scale and a missing end are found, and the parts of a model are checked once.
+func TestVerifyGGUF(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, scale byte, metadata ...gguf.Pair) string {
+		path := filepath.Join(dir, name)
+		w, err := gguf.Create(path, metadata, []gguf.Tensor{{Name: name, Type: gguf.Q8_0, Shape: []int{1, 64}}})
+		require.NoError(t, err)
+		b := make([]byte, 68)
+		b[35] = scale
+		require.NoError(t, w.Write(name, b))
+		require.NoError(t, w.Close())
+		return path
+	}
+	part := func(no int) []gguf.Pair {
+		return []gguf.Pair{{Key: "split.no", Value: uint16(no)}, {Key: "split.count", Value: uint16(2)}}
+	}
+	write("m-00001-of-00002.gguf", 0x3c, part(0)...)
+	second := write("m-00002-of-00002.gguf", 0x3c, part(1)...)
+	status, out, errs := snugged("verify", dir)
+	require.Zero(t, status, errs)
+	require.Equal(t, "ok\t"+filepath.Join(dir, "m-00001-of-00002.gguf")+"\tGGUF, 136 B\n", out)
+	status, _, _ = snugged("verify", second)
+	require.Equal(t, 1, status, "a part alone")
+
+	write("x.gguf", 0x7c)
+	status, out, _ = snugged("verify", "-q", dir)
+	require.Equal(t, 1, status)
+	require.Contains(t, out, "x.gguf: element 32 of q8_0 is")
+	require.NoError(t, os.Truncate(second, 90))
+	status, out, _ = snugged("verify", "-q", dir)
+	require.Equal(t, 1, status)
+	require.Equal(t, 2, strings.Count(out, "damaged\t"), out)
 }
