@@ -15,6 +15,8 @@ type Angles struct {
 	rope      Rope
 	table     scratch
 	queries   scratch // of queries, where a position has a factor, see [Rope.QueryScale]; empty otherwise
+	factors   scratch // of queries in their place: the factor and 0 for each position, see [Angles.Factors]
+	apart     bool    // they are
 	known     int     // positions in the table
 	length    int     // sequence length for which the frequencies were made, where they depend on it
 	attention float64 // factor of sines and cosines
@@ -43,13 +45,20 @@ const more = 256 // positions that are made together where a sequence grows
 func NewAngles(r Rope, dev *snug.Device) *Angles {
 	dev = cmp.Or(dev, snug.CPU())
 	own := scratch{dev: dev, dt: snug.F32}
-	return &Angles{rope: r, table: own, queries: own, rows: own}
+	return &Angles{rope: r, table: own, queries: own, factors: own, rows: own}
 }
 
 // Scaled puts the factor of sines and cosines, see [Rope.AttentionScale], into the table, and returns a. Heads with elements that do
 // not turn want it. Otherwise the table has plain rotations, and attention multiplies the scores by the square.
 func (a *Angles) Scaled() *Angles {
 	a.scaled = true
+	return a
+}
+
+// Factors keeps the factors of queries, see [Rope.QueryScale], by themselves, and returns a. A [Latent] wants it, in whose heads also
+// elements have them that do not turn.
+func (a *Angles) Factors() *Angles {
+	a.apart = true
 	return a
 }
 
@@ -63,11 +72,13 @@ func (a *Angles) Rope() Rope { return a.rope }
 
 // Bytes returns the bytes of the table, of another one for queries whose positions have factors, and of the angles of rows with positions
 // in three axes, Dim float32 each.
-func (a *Angles) Bytes() int64 { return a.table.bytes() + a.queries.bytes() + a.rows.bytes() }
+func (a *Angles) Bytes() int64 {
+	return a.table.bytes() + a.queries.bytes() + a.factors.bytes() + a.rows.bytes()
+}
 
 // Close frees them.
 func (a *Angles) Close() error {
-	return errors.Join(a.table.close(), a.queries.close(), a.rows.close())
+	return errors.Join(a.table.close(), a.queries.close(), a.factors.close(), a.rows.close())
 }
 
 // Prepare fills the table for sequences of up to n tokens. A rope of a kind [RopeKind.ByLength] has the frequencies for the longest
@@ -126,6 +137,16 @@ func (a *Angles) scaleQueries(host []float32) error {
 	dim := a.rope.Dim
 	if a.rope.QueryScale == 0 || len(host) <= a.rope.OriginalPositions*dim {
 		return nil
+	}
+	if a.apart {
+		pairs := make([]float32, len(host)/dim*2)
+		for p := range len(host) / dim {
+			pairs[2*p] = a.rope.queryScale(p)
+		}
+		if err := a.factors.grow(len(pairs)); err != nil {
+			return err
+		}
+		return snug.Copy(part(a.factors.v, 0, len(pairs)), pairs)
 	}
 	for p := a.rope.OriginalPositions; p < len(host)/dim; p++ {
 		for i, scale := p*dim, a.rope.queryScale(p); i < (p+1)*dim; i++ {

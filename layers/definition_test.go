@@ -51,7 +51,7 @@ func (d *definition) norm(n Norm, x []float64) (y []float64) {
 		}
 		return y
 	}
-	for row := range slices.Chunk(x, n.cols()) {
+	for at, row := range slices.Collect(slices.Chunk(x, n.cols())) {
 		if n.ScaleOnly {
 			for i, v := range row {
 				y = append(y, v*d.values[n.Weight][i])
@@ -62,7 +62,7 @@ func (d *definition) norm(n Norm, x []float64) (y []float64) {
 		for _, v := range row {
 			mean += v / float64(len(row))
 		}
-		if n.Bias == nil {
+		if n.Bias == nil && !n.Centered {
 			mean = 0
 		}
 		for _, v := range row {
@@ -71,7 +71,7 @@ func (d *definition) norm(n Norm, x []float64) (y []float64) {
 		for i, v := range row {
 			w := 1.0
 			if n.Weight != nil {
-				w = d.values[n.Weight][i]
+				w = d.values[n.Weight][at%max(1, n.Groups)*n.cols()+i]
 			}
 			if n.PlusOne {
 				w++

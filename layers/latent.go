@@ -13,7 +13,8 @@ import (
 //
 //	[c, r] = down(h)    [k', v] = up(kvnorm(c))    k = [k', rope(r)]    q = qup(qnorm(qdown(h))), or q(h)
 //
-// A head of q and of k has KeyDim elements that do not turn, and then RopeDim that do; one of v has ValueDim. It runs on the CPU.
+// A head of q and of k has KeyDim elements that do not turn, and then RopeDim that do; one of v has ValueDim. A Rope
+// with a QueryScale, whose Angles have their Factors apart, multiplies all elements of q. It runs on the CPU.
 // It keeps q, k', v, the output of attention, [c, r], the output of qdown, and a number for each row and head; the backward step computes
 // the norms again, and puts the keys together again.
 type Latent struct {
@@ -42,6 +43,8 @@ func (b *Latent) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: a Latent of %d heads of %d and %d elements, values of %d: want 1 or more: %w", b.Heads, b.KeyDim, b.RopeDim, b.ValueDim, snug.ErrConfig)
 	case b.Rope != nil && (b.Rope.Rope().Dim != b.RopeDim || b.Rope.partial(b.dim())):
 		return 0, fmt.Errorf("layers: a Latent whose heads turn in %d elements has a Rope of %d, want as many, and Scaled Angles for one with a factor: %w", b.RopeDim, b.Rope.Rope().Dim, snug.ErrConfig)
+	case b.Rope != nil && b.Rope.Rope().QueryScale != 0 && (!b.Rope.apart || b.queries()%2 != 0):
+		return 0, fmt.Errorf("layers: a Latent of %d heads of %d elements whose Rope has a QueryScale wants Angles with Factors, and an even number of elements: %w", b.Heads, b.dim(), snug.ErrConfig)
 	case len(b.QUp) == 0 && b.QNorm.Weight != nil:
 		return 0, fmt.Errorf("layers: a Latent with a QNorm wants a QUp: %w", snug.ErrConfig)
 	}
@@ -117,6 +120,7 @@ func (b *Latent) project(p *Pass, s Stats, x *Tensor) (a, c, q, kv *Tensor) {
 		p.Put(h)
 	}
 	b.turn(p, q, b.Heads, b.dim(), b.KeyDim, fused.Rotary)
+	b.scale(p, q)
 	h = b.latent(p, c, Stats{})
 	kv = p.Get(b.pairs())
 	b.Up[0].compute(p, kv, h, 0)
@@ -161,6 +165,20 @@ func (b *Latent) turn(p *Pass, x *Tensor, heads, dim, first int, turn func(x, an
 			}
 		}
 		return at(heads-1, 1, b.RopeDim)
+	})
+}
+
+// scale multiplies the rows of q, or of its gradient, by the factors of their positions: pairs that turn by nothing.
+func (b *Latent) scale(p *Pass, q *Tensor) {
+	if b.Rope == nil {
+		return
+	}
+	p.Do(func() error {
+		_, positions, err := b.Rope.of(p)
+		if err != nil || b.Rope.factors.v.Len() == 0 {
+			return err
+		}
+		return fused.Rotary(q.View, b.Rope.factors.v, positions, fused.RotaryOptions{Heads: b.queries() / 2, Dim: 2, Turned: 2})
 	})
 }
 
@@ -357,6 +375,7 @@ func (b *Latent) attendBackward(p *Pass, s *latentSaved, datt *Tensor) (dq, dkv,
 	})
 	p.Put(dk)
 	b.turn(p, dr, 1, b.RopeDim, 0, fused.RotaryBackward)
+	b.scale(p, dq)
 	b.turn(p, dq, b.Heads, b.dim(), b.KeyDim, fused.RotaryBackward)
 	return dq, dkv, dr
 }

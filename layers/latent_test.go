@@ -23,7 +23,11 @@ func someLatent(t *rapid.T, width int, norm func(string, int) Norm, linear func(
 	b.KVNorm, b.Up = *NewRMSNorm("kvnorm", rank), []Linear{linear("up", rank, b.pairs())}
 	b.Out = []Linear{linear("out", b.Heads*b.ValueDim, width)}
 	if flip("rope") {
-		b.Rope = NewAngles(Rope{Kind: RopeDefault, Theta: 100, Dim: b.RopeDim, Interleaved: flip("interleaved")}, nil)
+		r := Rope{Kind: RopeDefault, Theta: 100, Dim: b.RopeDim, Interleaved: flip("interleaved")}
+		if b.queries()%2 == 0 && flip("query scale") {
+			r.QueryScale, r.OriginalPositions = 0.75, 2
+		}
+		b.Rope = NewAngles(r, nil).Factors()
 	}
 	return b
 }
@@ -45,7 +49,14 @@ func (d *definition) latent(b *Latent, x []float64) []float64 {
 	kv := d.linear(&b.Up[0], d.norm(b.KVNorm, c))
 	query := func(row, head int) []float64 {
 		of := q[(row*b.Heads+head)*dim:][:dim]
-		return append(append([]float64(nil), of[:b.KeyDim]...), d.turned(b.Rope, of[b.KeyDim:], row)...)
+		q := append(append([]float64(nil), of[:b.KeyDim]...), d.turned(b.Rope, of[b.KeyDim:], row)...)
+		if b.Rope != nil && b.Rope.Rope().QueryScale != 0 {
+			r := b.Rope.Rope()
+			for i := range q {
+				q[i] *= 1 + r.QueryScale*math.Log(1+math.Floor(float64(d.batch.Positions[row])/float64(r.OriginalPositions)))
+			}
+		}
+		return q
 	}
 	pair := func(row, head int) []float64 {
 		return kv[(row*b.Heads+head)*(b.KeyDim+b.ValueDim):][:b.KeyDim+b.ValueDim]

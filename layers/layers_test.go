@@ -28,7 +28,11 @@ func (g gradients) Into(name string) (snug.View, snug.Into, error) {
 func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	flip := func(name string) bool { return rapid.Bool().Draw(t, name) }
 	norm := func(name string, cols int) Norm {
-		switch rapid.IntRange(0, 3).Draw(t, name) {
+		switch rapid.IntRange(0, 4).Draw(t, name) {
+		case 4:
+			n := *NewRMSNorm(name, cols)
+			n.Centered = true
+			return n
 		case 3:
 			return *NewLayerScale(name, cols, 1)
 		case 0:
@@ -132,7 +136,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 			if flip("norms of heads") {
 				b.QNorm, b.KNorm = *NewRMSNorm("qnorm", dim), *NewRMSNorm("knorm", dim)
 				if flip("norms of all heads") {
-					b.QNorm, b.KNorm = *NewRMSNorm("qnorm", q), *NewRMSNorm("knorm", kv)
+					if b.QNorm, b.KNorm = *NewRMSNorm("qnorm", q), *NewRMSNorm("knorm", kv); flip("of each head") {
+						b.QNorm.Groups, b.KNorm.Groups, b.QNorm.Centered, b.KNorm.Centered = b.Heads, b.KVHeads, flip("centered"), flip("keys centered")
+					}
 				}
 				if b.NormLast = flip("norms last"); !b.NormLast && flip("norm of values") {
 					if b.VNorm = (Norm{Unit: dim, Eps: 1e-6}); flip("keys are values") {

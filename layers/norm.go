@@ -17,8 +17,13 @@ type Norm struct {
 	Unit         int // elements of an RMSNorm without a Weight, whose factors are 1; 0 for others
 	// Factor is of a Post without a Weight: it normalizes nothing, and what enters the residual stream is multiplied by it, as in Granite.
 	// 0 is no such factor.
-	Factor    float32
-	PlusOne   bool // multiplies by 1+w in place of w; see [Pass.GrowOnes]
+	Factor  float32
+	PlusOne bool // multiplies by 1+w in place of w; see [Pass.GrowOnes]
+	// Centered says that the norm subtracts the mean of what it normalizes: without a Bias it is a LayerNorm that adds nothing, as in Cohere.
+	Centered bool
+	// Groups, unless 0, says that so many equal parts of a row, such as heads, are normalized each by itself, and Weight has factors of
+	// all of them, as in Command R+. It goes without Bias, ScaleOnly and PlusOne. Its backward step holds a row more for each row.
+	Groups    int
 	ScaleOnly bool // a LayerScale, which multiplies by w and normalizes nothing, see [NewLayerScale]; without a Bias
 }
 
@@ -37,11 +42,17 @@ func (n Norm) none() bool { return n.Weight == nil && n.Unit == 0 }
 
 // cols returns the elements that are normalized together.
 func (n Norm) cols() int {
-	if n.Weight == nil {
+	switch {
+	case n.Weight == nil:
 		return n.Unit
+	case n.Groups > 0:
+		return n.Weight.Len() / n.Groups
 	}
 	return n.Weight.Len()
 }
+
+// centers reports whether the mean is subtracted.
+func (n Norm) centers() bool { return n.Bias != nil || n.Centered }
 
 // Stats has the statistics of rows that a norm keeps for its backward step. Only a LayerNorm has a mean.
 type Stats struct{ mean, rstd *Tensor }
@@ -58,7 +69,7 @@ func (n Norm) NewStats(p *Pass, width int) (s Stats) {
 	if n.none() || n.ScaleOnly || !p.made() {
 		return s
 	}
-	if s.rstd = p.Stat(width); n.Bias != nil {
+	if s.rstd = p.Stat(width); n.centers() {
 		s.mean = p.Stat(width)
 	}
 	return s
@@ -94,10 +105,21 @@ func (n Norm) Compute(p *Pass, out *Tensor, s Stats, x *Tensor) {
 		if err != nil {
 			return err
 		}
-		if n.ScaleOnly {
+		switch {
+		case n.ScaleOnly:
 			return n.scale(p, out, x, gamma)
-		}
-		if n.Bias != nil {
+		case n.Groups > 0:
+			if err := n.normalizeGroups(p, out, s, x); err != nil {
+				return err
+			}
+			return n.scale(p, out, out, gamma)
+		case n.Bias == nil && n.Centered:
+			zeros, err := p.zero(n.cols())
+			if err != nil {
+				return err
+			}
+			return fused.LayerNorm(out.View, viewOf(s.mean), viewOf(s.rstd), x.View, gamma, zeros, n.Eps)
+		case n.Bias != nil:
 			return fused.LayerNorm(out.View, viewOf(s.mean), viewOf(s.rstd), x.View, gamma, n.Bias.Value, n.Eps)
 		}
 		return fused.RMSNorm(out.View, viewOf(s.rstd), x.View, gamma, n.Eps)
@@ -115,6 +137,11 @@ func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float3
 		}
 		return
 	}
+	if n.Groups > 0 {
+		n.groupGradients(p, dx, dy, s, x, beta)
+		p.Done(n.Weight)
+		return
+	}
 	into := fused.GradsInto{Input: snug.Into{Alpha: 1, Beta: beta}}
 	p.Do(func() error {
 		gamma, err := n.gamma(p)
@@ -126,6 +153,9 @@ func (n Norm) Gradients(p *Pass, dx, dy *Tensor, s Stats, x *Tensor, beta float3
 		}
 		cols := n.cols()
 		rows := x.Len() / cols
+		if n.Bias == nil && n.Centered {
+			return n.centeredGradients(p, dx, dy, s, x, gamma, into)
+		}
 		if n.Bias == nil {
 			dweight, params, err := p.Gradient(n.Weight)
 			if err != nil {
@@ -184,8 +214,8 @@ func (n Norm) Width(in int) (int, error) {
 		return 0, fmt.Errorf("layers: a Norm with a Factor, which only a Post has: %w", snug.ErrConfig)
 	case n.none():
 		return in, nil
-	case n.Weight == nil && (n.Bias != nil || n.ScaleOnly || n.PlusOne || n.Unit < 0):
-		return 0, fmt.Errorf("layers: a norm of %d elements without a Weight has a Bias, ScaleOnly or PlusOne: %w", n.Unit, snug.ErrConfig)
+	case n.Weight == nil && (n.Bias != nil || n.ScaleOnly || n.PlusOne || n.Centered || n.Groups != 0 || n.Unit < 0):
+		return 0, fmt.Errorf("layers: a norm of %d elements without a Weight has a Bias, ScaleOnly, PlusOne, Centered or Groups: %w", n.Unit, snug.ErrConfig)
 	case n.Weight == nil:
 		if !(n.Eps >= 0) || in%n.Unit != 0 {
 			return 0, fmt.Errorf("layers: a norm of %d elements without a Weight, for rows of %d, and Eps is %v: %w", n.Unit, in, n.Eps, snug.ErrConfig)
@@ -193,6 +223,10 @@ func (n Norm) Width(in int) (int, error) {
 		return in, nil
 	case n.Unit != 0:
 		return 0, fmt.Errorf("layers: Unit of %s is %d, want 0 beside a Weight: %w", n.Weight.Name, n.Unit, snug.ErrConfig)
+	case n.Groups != 0 && (n.Groups < 0 || n.Weight.Len()%n.Groups != 0 || n.Bias != nil || n.ScaleOnly || n.PlusOne):
+		return 0, fmt.Errorf("layers: %s has %d elements in %d Groups, want a divisor, and neither Bias, ScaleOnly nor PlusOne: %w", n.Weight.Name, n.Weight.Len(), n.Groups, snug.ErrConfig)
+	case n.ScaleOnly && n.Centered:
+		return 0, fmt.Errorf("layers: %s is a LayerScale that is Centered: %w", n.Weight.Name, snug.ErrConfig)
 	case n.ScaleOnly && n.Bias != nil:
 		return 0, fmt.Errorf("layers: %s is a LayerScale with a Bias: %w", n.Weight.Name, snug.ErrConfig)
 	case !(n.Eps >= 0) || n.Bias != nil && n.Bias.Len() != n.Weight.Len():

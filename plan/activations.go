@@ -177,6 +177,9 @@ func (t Task) workspaceBytes(r Run) int64 {
 		floats = max(floats, int64(fused.LayerNormWorkspaceLen(rows, l.LayerNorm)), int64(fused.RMSNormWorkspaceLen(rows, l.RMSNorm)),
 			int64(fused.BiasAddWorkspaceLen(rows, l.Bias)), int64(fused.BiasGELUWorkspaceLen(rows, l.GELU)),
 			int64(fused.RMSNormWorkspaceLen(r.Micro*a.Heads*a.Queries, l.HeadNorm)))
+		if n := l.HeadScale; n > 0 {
+			floats = max(floats, 4*int64(n)+int64(fused.BatchNormWorkspaceLen(fused.Image{Batch: rows, Channels: n, Positions: 1})))
+		}
 		for _, c := range l.Convs {
 			floats = max(floats, int64(c.workspaceLen(r.Micro*max(1, t.Model.Sequences))))
 		}

@@ -21,7 +21,7 @@ func (c *Config) isMatrix(t amp.Tensor) bool { return c.isMatrixIn(t, c.layout()
 // isMatrixIn is isMatrix for a tensor of a folder with other names.
 func (c *Config) isMatrixIn(t amp.Tensor, names layout) bool {
 	name, inBody := strings.CutPrefix(t.Name, names.body)
-	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != names.head && !c.isRouter(name) && !c.isPerLayer(name)
+	return len(t.Shape) == 2 && inBody && name != c.embedding() && name != c.positions() && t.Name != names.head && !c.isRouter(name) && !c.isPerLayer(name) && !c.isHeadNorm(name)
 }
 
 // quantizes reports whether a tensor is held in 4 or 8 bits.

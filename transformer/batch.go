@@ -299,7 +299,9 @@ func (m *Model) workspaceLen(rows int) int {
 	if !c.Gated {
 		n = max(n, fused.BiasGELUWorkspaceLen(rows, c.Hidden))
 	}
-	if q, k := c.qkNorms(); c.QKNorm && c.names().wide {
+	if q, k := c.qkNorms(); c.QKNorm && c.names().perHead {
+		n = max(n, layers.GroupsWorkspaceLen(rows, q))
+	} else if c.QKNorm && c.names().wide {
 		n = max(n, fused.RMSNormWorkspaceLen(rows, q), fused.RMSNormWorkspaceLen(rows, k))
 	} else if c.QKNorm {
 		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim), fused.RMSNormWorkspaceLen(rows*c.Heads, c.widestHead()))

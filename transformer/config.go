@@ -43,12 +43,13 @@ type Config struct {
 	Context int // tokens of the longest sequence that the model is made for
 
 	LayerNorm   bool    // norms are LayerNorms with a bias, not RMSNorms
+	NoNormBias  bool    // with LayerNorm: norms have no bias
 	NormEps     float64 // epsilon, added to the mean square or the variance
 	NormPlusOne bool    // norms multiply by 1+w, not by w
 	PostNorms   bool    // a norm follows each half, before its output enters the residual stream
 	Parallel    bool    // both halves of a layer read its input: y = x + attention(h) + mlp(g) with g = norm(x)
 	OneNorm     bool    // with Parallel: g is h, and there is no other norm
-	QKNorm      bool    // an RMSNorm of HeadDim weights normalizes each head of q and k before the rope; in OLMo 2 all heads of a row together
+	QKNorm      bool    // an RMSNorm of HeadDim weights normalizes each head of q and k before the rope; in OLMo 2 all heads of a row together, and in Command R+ a LayerNorm without a bias whose weights are each head's own
 
 	ValueNorm   bool // an RMSNorm without weights normalizes each head of v; wants QKNorm
 	LayerScalar bool // a number that does not train multiplies the output of each layer
@@ -414,6 +415,8 @@ func (c *Config) check() error {
 	switch {
 	case c.Heads%c.KVHeads != 0:
 		return bad("KVHeads", "%d, want a divisor of the %d heads", c.KVHeads, c.Heads)
+	case c.NoNormBias && !c.LayerNorm:
+		return bad("NoNormBias", "true, and norms are RMSNorms, which have none")
 	case c.ValueNorm && !c.QKNorm, c.Full.KeysAreValues && !c.ValueNorm:
 		return bad("ValueNorm", "%t, without QKNorm, or beside KeysAreValues: want norms of q, k and v", c.ValueNorm)
 	case c.SharedKV < 0 || c.SharedKV >= c.Layers, c.SharedKV == 0 && c.WideShared, c.SharedKV > 0 && (c.packed() || !c.QKNorm):

@@ -71,7 +71,7 @@ func (c *Config) readCommon(f *fields, fam *family) error {
 	if f.err == nil && math.IsNaN(c.ScoreScale) {
 		c.ScoreScale = 1 / math.Sqrt(float64(c.HeadDim))
 	}
-	if f.has("use_qk_norm") && c.QKNorm { // it cannot be switched off
+	if f.has("use_qk_norm") && !f.taken["use_qk_norm"] && c.QKNorm { // it cannot be switched off
 		if f.ignore("use_qk_norm"); bytesOf(f, "use_qk_norm") != "true" {
 			*f.unread = append(*f.unread, f.path+"use_qk_norm")
 		}

@@ -167,7 +167,12 @@ func (c *Config) latentRope(f *fields, interleaved bool) {
 	if f.out != nil || f.err != nil {
 		return
 	}
-	c.ScoreScale = 1 / math.Sqrt(float64(head))
+	c.latentScale()
+}
+
+// latentScale sets the factor of scores from HeadDim and the rope.
+func (c *Config) latentScale() {
+	c.ScoreScale = 1 / math.Sqrt(float64(c.HeadDim))
 	if m := c.Rope.MScaleAllDim; m != 0 {
 		if c.Rope.Factor > 1 {
 			m = 0.1*m*math.Log(c.Rope.Factor) + 1

@@ -57,7 +57,9 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 		if r.Kind != "" {
 			m.Tables += s.rows * int64(r.Dim)
 			if r.QueryScale != 0 && s.rows > int64(r.OriginalPositions) { // queries have a table of their own
-				m.Tables += s.rows * int64(r.Dim)
+				if m.Tables += s.rows * int64(r.Dim); c.latent() { // a factor in its place
+					m.Tables += s.rows * int64(2-r.Dim)
+				}
 			}
 		}
 	}
@@ -74,7 +76,8 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 	if c.Experts.RouterLoss != 0 {
 		m.Tables += int64(c.Experts.Count) // sums of scores
 	}
-	m.Vectors = 2 * int64(c.ones())
+	m.Vectors = 2*int64(c.ones()) + int64(c.zeros())
+	m.Tables += int64(c.zeros())
 	kept := map[int]bool{}
 	for i := c.Layers - c.SharedKV; i < c.Layers; i++ { // keys, values, and their gradients
 		if of := c.keysOf(i); !kept[of] {
@@ -185,7 +188,9 @@ func (c *Config) sizes(tokens int) sizes {
 		s.qkv = s.q + 2*s.kv
 	}
 	if c.LayerNorm {
-		s.stats, s.norm = 2*n, [][]int{{c.Dim}, {c.Dim}}
+		if s.stats = 2 * n; !c.NoNormBias {
+			s.norm = [][]int{{c.Dim}, {c.Dim}}
+		}
 	}
 	if c.PostNorms {
 		s.post, s.postStats = s.dim, n
@@ -259,6 +264,10 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 		l.Params = append(l.Params, []int{width})
 		normed, l.HeadNorm, held = s.q, width, 0
 		heads = s.rows * int64(c.Heads)
+	case c.QKNorm && c.names().perHead:
+		l.Params = append(l.Params, []int{1, c.Heads, c.HeadDim}, []int{1, c.KVHeads, c.HeadDim})
+		normed, l.HeadScale = s.q+s.kv, width
+		heads = 2 * s.rows * int64(c.Heads+c.KVHeads)
 	case c.QKNorm:
 		l.Params = append(l.Params, []int{width}, []int{keyWidth})
 		if normed, l.HeadNorm = s.q+s.kv, width; c.names().wide {

@@ -85,6 +85,8 @@ type names struct {
 	conv        bool // the matrices of the layers are [in, out]
 	interleaved bool // rows of qkv are q, k and v of a head, and then those of the next
 	further     bool // folders may have layers behind the last, which predict further tokens and are passed over
+	normLast    bool // the norms of q and k follow the rope
+	perHead     bool // the norms of q and k are LayerNorms of heads without a bias, whose weights are [heads, HeadDim]
 	wide        bool // the norms of q and k are over all heads of a row together
 }
 
@@ -193,6 +195,7 @@ func plainLayers(c *Config) {
 // ropedLayers is plainLayers for families with a choice of what turns.
 func ropedLayers(c *Config) {
 	c.Mixers, c.ConvTaps, c.ConvBias, c.Mamba = nil, 0, false, Mamba{}
+	c.NoNormBias = false
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks, c.Parallel, c.OneNorm = false, false, false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
 	c.ValueNorm, c.LayerScalar, c.Full, c.Latent = false, false, FullAttention{}, Latent{}

@@ -19,6 +19,11 @@ func init() {
 // queryRope has the rope and the factor of queries, which folders have in rope_parameters. Without these the rope is YaRN with a factor
 // of 16 over 16384 tokens.
 func (c *Config) queryRope(f *fields) {
+	c.queryRopeOf(f, f.ropeObject("rope_parameters", "rope_scaling"))
+}
+
+// queryRopeOf is queryRope for parameters that may be nil.
+func (c *Config) queryRopeOf(f, p *fields) {
 	const beta, original = "llama_4_scaling_beta", "original_max_position_embeddings"
 	if f.out != nil {
 		m := ropeMembers(c.Rope)
@@ -29,7 +34,6 @@ func (c *Config) queryRope(f *fields) {
 		f.put("rope_parameters", m)
 		return
 	}
-	p := f.ropeObject("rope_parameters", "rope_scaling")
 	switch {
 	case f.err != nil:
 	case p == nil:

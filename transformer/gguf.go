@@ -126,6 +126,9 @@ func (c *Config) ggufMetadata(form *ggufForm, t ggufType) []gguf.Pair {
 		m.number("residual_scale", cmp.Or(c.ResidualScale, 1))
 		m.number("logit_scale", 1/cmp.Or(c.LogitScale, 1))
 	}
+	if form.logitScale {
+		m.number("logit_scale", cmp.Or(c.LogitScale, 1))
+	}
 	if c.ScoreCap != 0 {
 		m.number("attn_logit_softcapping", c.ScoreCap)
 	}
@@ -313,7 +316,7 @@ func (l *ggufLister) add(name, param string, shape []int, role ggufRole, layer i
 		p.add = 1
 	}
 	t := gguf.F32
-	if len(shape) == 2 && strings.HasSuffix(name, ".weight") {
+	if len(shape) == 2 && strings.HasSuffix(name, ".weight") && !strings.HasSuffix(name, "_norm.weight") {
 		var wanted gguf.Type
 		t, wanted = l.kind.choose(l.Config, l.form, role, layer, p.cols)
 		l.counts.add(t, wanted)

@@ -251,6 +251,10 @@ func (r *ggufReader) common(f *family) {
 	} {
 		r.take(field, key)
 	}
+	r.fields["use_qk_norm"] = r.has("blk.0.attn_q_norm.weight")
+	if f.gguf.logitScale && !r.take("logit_scale", "logit_scale") {
+		r.fail(r.arch+".logit_scale", "the file does not say it")
+	}
 	if f.gguf.scales {
 		for field, key := range map[string]string{"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
 			"residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"} {

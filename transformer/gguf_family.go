@@ -31,6 +31,7 @@ type ggufForm struct {
 	turned            bool       // metadata has how many elements of a head turn
 	longFactors       bool       // the rope may be a longrope, whose factors are two tensors
 	scales            bool       // metadata has the factors of scores, of the embedding, of halves and of logits
+	logitScale        bool       // metadata has the factor of logits
 	queryScale        bool       // queries may have a factor by their position, beside YaRN, of which metadata has mscale_all_dim
 	noAdapters        string     // why llama.cpp does not run adapters beside the model, empty if it does
 	noRope            int        // every noRope-th layer has no rope; 0: no such layer
@@ -40,6 +41,8 @@ type ggufForm struct {
 
 	// headWidth returns what the scale of scores is the root of, HeadDim if nil.
 	headWidth func(c *Config) int
+	// headNorms reports whether llama.cpp has norms of heads for a model, nil if it has for every model that has them.
+	headNorms func(c *Config) bool
 	// many reports whether llama-quantize takes more bits for v, as it does for models of 70 billion parameters.
 	many func(c *Config) bool
 	// parallel reports whether both halves of the layers of a file read the same.
@@ -102,7 +105,9 @@ func (c *Config) gguf() (*ggufForm, error) {
 		return nil, why("Tied", "with a head of its own")
 	case !f.scales && !near(c.ScoreScale, scale):
 		return nil, why("ScoreScale", "with the factor 1/√%d of scores, and the model's is %v", width, c.ScoreScale)
-	case !f.scales && (c.ResidualScale != 0 || c.LogitScale != 0):
+	case f.headNorms != nil && c.QKNorm != f.headNorms(c):
+		return nil, why("QKNorm", "of %d layers with norms of heads: %t, and the model has them: %t", c.Layers, !c.QKNorm, c.QKNorm)
+	case !f.scales && (c.ResidualScale != 0 || c.LogitScale != 0 && !f.logitScale):
 		return nil, why("ResidualScale", "without factors of halves and of logits, and the model has %v and %v", c.ResidualScale, c.LogitScale)
 	case !f.scales && !near(c.EmbeddingScale, embedding):
 		return nil, why("EmbeddingScale", "with the factor %v of the embedding, and the model's is %v", embedding, c.EmbeddingScale)
@@ -129,10 +134,7 @@ func (c *Config) gguf() (*ggufForm, error) {
 }
 
 func ordinal(n int) string {
-	if n == 2 {
-		return "second"
-	}
-	return "sixth"
+	return map[int]string{2: "second", 4: "fourth", 6: "sixth"}[n]
 }
 
 // ggufRope returns an error unless llama.cpp has the ropes of the model.

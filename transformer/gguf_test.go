@@ -67,7 +67,7 @@ func goldenFolder(t *testing.T, config json.RawMessage) (dir string, c *Config) 
 
 func TestGGUFIsThatOfTheConverter(t *testing.T) {
 	goldens := ggufGoldens(t)
-	require.Len(t, goldens, 29)
+	require.GreaterOrEqual(t, len(goldens), 29)
 	for name, golden := range goldens {
 		for kind, want := range golden.Files {
 			t.Run(name+" "+kind, func(t *testing.T) {

@@ -278,11 +278,19 @@ func (m *Model) make() error {
 			if head := m.config.HeadDim; r.Dim < head || i == 0 && r.Dim < m.config.Full.HeadDim {
 				a.Scaled()
 			}
+			if m.config.latent() {
+				a.Factors()
+			}
 			m.ropes = append(m.ropes, a)
 		}
 	}
 	if n := m.config.ones(); n > 0 {
 		if err := m.pass.GrowOnes(n); err != nil {
+			return err
+		}
+	}
+	if n := m.config.zeros(); n > 0 {
+		if err := m.pass.GrowZeros(n); err != nil {
 			return err
 		}
 	}
@@ -304,10 +312,21 @@ func (c *Config) ones() (n int) {
 	if c.NormPlusOne {
 		n = max(c.Dim, c.HeadDim)
 	}
-	if c.ValueNorm {
+	if c.ValueNorm || c.QKNorm && c.names().perHead {
 		n = max(n, c.widestHead())
 	}
 	return n
+}
+
+// zeros returns how many zeros the norms take, and elements of a gradient that nobody reads.
+func (c *Config) zeros() int {
+	switch {
+	case !c.NoNormBias:
+		return 0
+	case c.QKNorm && c.names().perHead:
+		return max(c.Dim, c.Heads*c.HeadDim)
+	}
+	return c.Dim
 }
 
 // Config returns a copy of the model's Config. Do not change its lists.
@@ -333,7 +352,7 @@ func (m *Model) Trainable() iter.Seq2[string, snug.View] {
 // that project gradients.
 func (m *Model) Matrix(name string) (rows, cols int) {
 	p := m.index[name]
-	if p == nil || len(p.Shape) != 2 || p == m.table.Table || p == m.head || p == m.table.Positions || m.config.isPerLayer(strings.TrimPrefix(name, m.config.layout().body)) {
+	if p == nil || len(p.Shape) != 2 || p == m.table.Table || p == m.head || p == m.table.Positions || m.config.isPerLayer(strings.TrimPrefix(name, m.config.layout().body)) || m.config.isHeadNorm(name) {
 		return 0, 0
 	}
 	return p.Shape[0], p.Shape[1]

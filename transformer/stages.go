@@ -223,7 +223,8 @@ func (m *Model) makeStages() {
 // norm returns the norm of a name without the prefix of the family, the identity if the name is empty.
 func (m *Model) norm(name string) layers.Norm {
 	body := m.config.layout().body + name
-	return layers.Norm{Weight: m.index[body+".weight"], Bias: m.index[body+".bias"], Eps: float32(m.config.NormEps), PlusOne: m.config.NormPlusOne}
+	return layers.Norm{Weight: m.index[body+".weight"], Bias: m.index[body+".bias"], Eps: float32(m.config.NormEps), PlusOne: m.config.NormPlusOne,
+		Centered: m.config.NoNormBias}
 }
 
 // normalize computes the norm of the last stage's output times LogitScale, which head·norm(y) then has.
@@ -295,6 +296,10 @@ func (m *Model) attentionLayer(layer int) attends {
 	}
 	if c.QKNorm && !c.reads(layer) {
 		a.KNorm = m.norm(block + n.kNorm)
+	}
+	a.NormLast = c.QKNorm && n.normLast
+	if c.QKNorm && n.perHead {
+		a.QNorm.Groups, a.KNorm.Groups = c.Heads, c.KVHeads
 	}
 	if c.ValueNorm && !c.reads(layer) {
 		a.VNorm = layers.Norm{Unit: c.HeadDim, Eps: float32(c.NormEps)}

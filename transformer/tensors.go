@@ -179,7 +179,7 @@ func (l *lister) norm(name string) {
 		return
 	}
 	l.add(name+".weight", l.Dim)
-	if l.LayerNorm {
+	if l.LayerNorm && !l.NoNormBias {
 		l.add(name+".bias", l.Dim)
 	}
 }
@@ -204,7 +204,10 @@ func (l *lister) attention(c *Config) {
 			l.linear(n.v, keys, l.Dim, l.QKVBias)
 		}
 	}
-	if l.QKNorm {
+	if l.QKNorm && n.perHead {
+		l.add(n.qNorm+".weight", c.Heads, c.HeadDim)
+		l.add(n.kNorm+".weight", c.KVHeads, c.HeadDim)
+	} else if l.QKNorm {
 		width, keyWidth := c.qkNorms()
 		l.add(n.qNorm+".weight", width)
 		if !shared {
@@ -286,6 +289,12 @@ func (c *Config) isPerLayer(name string) bool {
 	return c.PerLayer > 0 && (name == n.tokens+".weight" || name == n.projection+".weight")
 }
 
+// isHeadNorm reports whether a tensor has the weights of a norm of heads that are each head's own.
+func (c *Config) isHeadNorm(name string) bool {
+	n := c.names()
+	return n.perHead && (strings.HasSuffix(name, "."+n.qNorm+".weight") || strings.HasSuffix(name, "."+n.kNorm+".weight"))
+}
+
 // isUnused reports whether a tensor is of keys and values of a layer that reads another's.
 func (c *Config) isUnused(name string) bool {
 	n := c.names()
@@ -295,7 +304,7 @@ func (c *Config) isUnused(name string) bool {
 
 // qkNorms returns the elements of the norms of q and of k.
 func (c *Config) qkNorms() (q, k int) {
-	if c.names().wide {
+	if c.names().wide || c.names().perHead {
 		return c.Heads * c.HeadDim, c.KVHeads * c.HeadDim
 	}
 	return c.HeadDim, c.HeadDim
