@@ -29,8 +29,10 @@ func (c *Config) stateSpace(f *fields, inner string) {
 	values := expand * c.Dim
 	if f.put("mamba_d_head", d.HeadDim); inner != "" {
 		f.put(inner, d.values())
-		if values = get(f, inner, 1024); f.has(inner) || f.raw[inner] == nil {
-			f.taken[inner] = true
+		if f.taken[inner] = true; f.raw[inner] == nil {
+			values = 1024
+		} else if f.has(inner) {
+			values = get(f, inner, 0)
 		}
 	}
 	if f.out == nil {

@@ -1,5 +1,4 @@
-from .common import ALL, SPELLED, TINY_WHOLE, WHOLEHEADS, small
-import torch
+from .common import ALL, TINY_WHOLE, WHOLEHEADS, small
 
 MAMBA = {"mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 5, "mamba_d_conv": 3, "mamba_expand": 2, "mamba_d_head": "auto"}
 HYBRID = {**WHOLEHEADS, "hidden_size": 24, "intermediate_size": 40, "shared_intermediate_size": 28, "num_hidden_layers": 3, "num_local_experts": 0,
@@ -39,15 +38,20 @@ FIELDS = {
 
 def name_as_llama(config, body):
     from transformers.activations import ACT2FN
+    from transformers.models.granitemoehybrid import modeling_granitemoehybrid as code
     also = object.__setattr__  # which registers nothing
-    attention = next((layer.self_attn for layer in body.layers if layer.self_attn is not None), None)
+    attention = next((layer.self_attn for layer in body.layers if layer.self_attn is not None), None) or code.GraniteMoeHybridAttention(config, 0)
     for layer in body.layers:
         mlp = layer.shared_mlp
-        if layer.self_attn is None:
-            also(layer, "self_attn", attention)
+        layer.__dict__["_modules"] = {k: v for k, v in layer._modules.items() if k != "self_attn" or v is not None}
+        also(layer, "self_attn", attention)
         also(layer, "mlp", mlp)
-        for name, module in {"down_proj": mlp.output_linear, "gate_proj": mlp.input_linear, "act_fn": ACT2FN["silu"]}.items():
+        for name, module in {"down_proj": mlp.output_linear, "gate_proj": mlp.input_linear, "act_fn": ACT2FN[config.hidden_act]}.items():
             also(mlp, name, module)
+    if body.rotary_emb is None:
+        config.no_rope_layers = [0] * len(body.layers)
+        body.__dict__.pop("rotary_emb", None)
+        also(body, "rotary_emb", code.GraniteMoeHybridRotaryEmbedding(config))
     config.intermediate_size = config.shared_intermediate_size
 
 
