@@ -176,7 +176,7 @@ func (t Task) workspaceBytes(r Run) int64 {
 		rows, a := r.Micro*l.Rows, l.Attention
 		floats = max(floats, int64(fused.LayerNormWorkspaceLen(rows, l.LayerNorm)), int64(fused.RMSNormWorkspaceLen(rows, l.RMSNorm)),
 			int64(fused.BiasAddWorkspaceLen(rows, l.Bias)), int64(fused.BiasGELUWorkspaceLen(rows, l.GELU)),
-			int64(fused.RMSNormWorkspaceLen(r.Micro*a.Heads*a.Queries, l.HeadNorm)))
+			int64(fused.RMSNormWorkspaceLen(r.Micro*max(a.Heads*a.Queries, l.HeadRows), l.HeadNorm)))
 		if n := l.HeadScale; n > 0 {
 			floats = max(floats, 4*int64(n)+int64(fused.BatchNormWorkspaceLen(fused.Image{Batch: rows, Channels: n, Positions: 1})))
 		}

@@ -63,7 +63,8 @@ type Layer struct {
 	Rows          int       `json:"rows,omitempty"`           // rows of a sample that norms, biases and a GELU pass over, for their workspace:
 	LayerNorm     int       `json:"layernorm,omitempty"`      // columns of a LayerNorm
 	RMSNorm       int       `json:"rmsnorm,omitempty"`        // columns of an RMSNorm
-	HeadNorm      int       `json:"headnorm,omitempty"`       // columns of an RMSNorm of each head of Attention
+	HeadNorm      int       `json:"headnorm,omitempty"`       // columns of an RMSNorm of each head of Attention, or of HeadRows
+	HeadRows      int       `json:"headrows,omitempty"`       // rows of a HeadNorm of a layer without Attention: heads times rows of a sample
 	HeadScale     int       `json:"headscale,omitempty"`      // columns of a norm of heads that has factors of each
 	Bias          int       `json:"bias,omitempty"`           // columns of the widest bias that is added by itself
 	GELU          int       `json:"gelu,omitempty"`           // columns of a GELU with bias
@@ -157,7 +158,7 @@ func (m Model) Validate() error {
 		stages += l.repeat()
 		a := l.Attention
 		c.part(where, l.repeat(), l.Params, l.Output, l.Kept, l.Forward, l.Backward, l.Stats, int64(l.Rows),
-			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.HeadScale), int64(l.Bias), int64(l.GELU), l.ForwardStats, l.BackwardStats,
+			int64(l.LayerNorm), int64(l.RMSNorm), int64(l.HeadNorm), int64(l.HeadScale), int64(l.HeadRows), int64(l.Bias), int64(l.GELU), l.ForwardStats, l.BackwardStats,
 			int64(a.Heads), int64(a.Queries), int64(a.Keys), int64(a.Dim), int64(a.Window))
 		for _, a := range slices.Concat(l.Adapters, l.Tiles.Adapters) {
 			c.part(where, l.repeat(), nil, a.In, a.Out, a.Forward, a.Backward, a.Gradient, int64(a.Shares), int64(a.Rows))

@@ -40,8 +40,8 @@ func (m Model) Samples(n int) Model {
 	m.Layers = slices.Clone(m.Layers)
 	for i := range m.Layers {
 		l := &m.Layers[i]
-		several(&l.Output, &l.Kept, &l.Forward, &l.Backward, &l.Stats, &l.BackwardStats, &l.MACs, &l.Tiles.Forward)
-		count(&l.Rows, &l.Attention.Heads) // the heads of each sample see its own rows
+		several(&l.Output, &l.Kept, &l.Forward, &l.Backward, &l.Stats, &l.ForwardStats, &l.BackwardStats, &l.MACs, &l.Tiles.Forward)
+		count(&l.Rows, &l.HeadRows, &l.Attention.Heads) // the heads of each sample see its own rows
 		l.Adapters, l.Tiles.Adapters = adapters(l.Adapters), adapters(l.Tiles.Adapters)
 	}
 	return m

@@ -266,7 +266,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	n := max(c.Dim, c.widestHidden(), c.Heads*c.widestHead(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count, c.PerLayer)
+	n := max(c.Dim, c.widestHidden(), c.queryRows(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count, c.PerLayer)
 	for x := range c.mixes {
 		n = max(n, x.width(c))
 	}
@@ -285,7 +285,7 @@ func (m *Model) workspaceLen(rows int) int {
 		n = max(n, c.Vocab) // Logits has a row there
 	}
 	if c.biased() {
-		qkv := c.Heads*c.widestHead() + 2*c.widestKeys() // side by side, the widest row with a bias
+		qkv := c.queryRows() + 2*c.widestKeys() // side by side, the widest row with a bias
 		n = max(n, fused.BiasAddWorkspaceLen(rows, max(m.widest(), qkv)))
 	}
 	if c.LayerNorm {
@@ -305,6 +305,12 @@ func (m *Model) workspaceLen(rows int) int {
 		n = max(n, fused.RMSNormWorkspaceLen(rows, q), fused.RMSNormWorkspaceLen(rows, k))
 	} else if c.QKNorm {
 		n = max(n, fused.RMSNormWorkspaceLen(rows*c.Heads, c.HeadDim), fused.RMSNormWorkspaceLen(rows*c.Heads, c.widestHead()))
+	}
+	for x := range c.mixes {
+		if x.norm != nil {
+			heads, cols := x.norm(c)
+			n = max(n, fused.RMSNormWorkspaceLen(rows*heads, cols))
+		}
 	}
 	if c.PerLayer > 0 {
 		n = max(n, fused.RMSNormWorkspaceLen(rows, c.PerLayer))

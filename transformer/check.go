@@ -137,6 +137,9 @@ func (c *Config) passedOver(name string, here layout) bool {
 	if c.Tied && slices.ContainsFunc(c.layouts(), func(l layout) bool { return l.head == name }) {
 		return true
 	}
+	if n := c.names().beside; n != "" && strings.HasPrefix(name, n) {
+		return true
+	}
 	return c.whole().hasImages(name)
 }
 

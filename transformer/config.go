@@ -101,6 +101,11 @@ type Config struct {
 	ConvTaps int  // rows that a short convolution sees, its own included; 0 without one
 	ConvBias bool // the convolution and its projections have biases
 	Mamba    Mamba
+	// Delta are the sizes of the layers with a [DeltaNet].
+	Delta Delta
+	// OutputGate says that the matrix of q also makes a gate for each element of attention's output, which is multiplied by its sigmoid
+	// before the projection, see [layers.Attention].
+	OutputGate bool
 
 	ScoreScale float64 // factor of q·k, before ScoreCap; above 0, and 1/√HeadDim in most families
 	ScoreCap   float64 // c of the cap c·tanh(s/c) of scores; 0 for none
@@ -275,6 +280,14 @@ func (c *Config) keys(layer int) int {
 		return c.Full.KVHeads * c.Full.HeadDim
 	}
 	return c.KVHeads * c.HeadDim
+}
+
+// queryRows returns the outputs of the matrix of queries, which may make a gate, too.
+func (c *Config) queryRows() int {
+	if c.OutputGate {
+		return 2 * c.Heads * c.widestHead()
+	}
+	return c.Heads * c.widestHead()
 }
 
 // widestHead returns the HeadDim of the layers that have the largest.

@@ -179,12 +179,12 @@ func (c *Config) sizes(tokens int) sizes {
 		stats: n, norm: [][]int{{c.Dim}},
 	}
 	if c.biased() {
-		s.bias = max(c.Dim, c.Heads*c.widestHead()+2*c.widestKeys(), c.Hidden, c.Experts.Hidden, c.Experts.Count)
+		s.bias = max(c.Dim, c.queryRows()+2*c.widestKeys(), c.Hidden, c.Experts.Hidden, c.Experts.Count)
 		for x := range c.mixes {
 			s.bias = max(s.bias, x.width(c))
 		}
 	}
-	if s.qkv = max(s.q, s.kv); c.packed() {
+	if s.qkv = max(n*int64(c.queryRows()), s.kv); c.packed() {
 		s.qkv = s.q + 2*s.kv
 	}
 	if c.LayerNorm {
@@ -252,7 +252,7 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
 		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
 	default:
-		l.Params = linearShapes(l.Params, queries, c.Dim, c.QKVBias)
+		l.Params = linearShapes(l.Params, c.queryRows(), c.Dim, c.QKVBias)
 		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
 		l.Params = linearShapes(l.Params, keys, c.Dim, c.QKVBias)
 	}
@@ -288,8 +288,18 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 	before, within, after := s.left+s.q-freed, 2*s.q+2*s.kv+normed-freed, s.q+made+s.dim-freedLater // the step of attention itself
 	l.Kept = 2*s.q + made + s.post
 	l.Forward = max(s.q+made, 2*s.q+held-s.dim, s.q, s.dim, normed)
+	gate := int64(0)
+	if c.OutputGate { // q and the gate are copied apart, and their gradients side by side
+		gate = s.q
+		before += s.q
+		l.Kept += s.q
+		l.Forward = max(3*s.q+made+max(s.dim, s.q)-s.dim, s.q+s.dim, 2*s.q, normed)
+	}
 	l.Backward = max(before, within, after)
-	if 2*within+4*heads > 2*max(before, after) { // the backward steps of the norms hold most
+	if c.OutputGate {
+		l.Backward = max(l.Backward, 3*s.q+made-freedLater)
+	}
+	if 2*within+4*heads > 2*max(before, after) && (!c.OutputGate || within == l.Backward) { // the backward steps of the norms hold most
 		l.BackwardStats = heads
 	}
 	if c.names().interleaved { // q, k and v are copied apart, and their gradients side by side
@@ -297,10 +307,10 @@ func (c *Config) planAttention(s sizes, layer int) plan.Layer {
 		l.Forward, l.Backward = max(l.Forward, 2*all-s.dim), max(l.Backward, 2*all-freedLater)
 	}
 	l.Adapters = []plan.Adapter{ // the adapters of q, k and v need their input while its gradient is made
-		{In: s.dim, Out: s.qkv, Forward: max(s.q+made, s.dim), Backward: after + s.dim, Gradient: s.dim, Shares: shares},
+		{In: s.dim, Out: s.qkv, Forward: max(s.q+made+2*gate, s.dim+gate), Backward: after + s.dim, Gradient: s.dim, Shares: shares},
 		{In: s.q, Out: s.dim, Forward: s.q, Backward: before, Adds: s.left == 0},
 	}
-	l.MACs = 2 * (s.q + s.kv) * int64(c.Dim)
+	l.MACs = (2*(s.q+s.kv) + gate) * int64(c.Dim)
 	l.Attention = plan.Attention{Heads: c.Heads, Queries: int(s.rows), Keys: int(s.rows), Dim: c.HeadDim, Causal: true, Window: window, Sinks: c.Sinks, Tiled: true}
 	return l
 }

@@ -31,6 +31,7 @@ func (c *Config) supported() error {
 		{"Factors.Gate", c.Factors.Gate != 0 && !c.Gated, "an MLP without a gate has none"},
 		{"Mamba.Beside", c.Mamba.Beside && (c.PostNorms || c.Parallel || c.latent() || c.SharedKV > 0), "attention beside a Mamba2 goes without PostNorms, Parallel, Latent and SharedKV"},
 		{"PackedQKV", c.PackedQKV && c.QKNorm, "q, k and v in one matrix have no norms"},
+		{"OutputGate", c.OutputGate && (c.packed() || c.latent() || c.SharedKV > 0 || c.Full != (FullAttention{})), "a gate of attention's output goes without PackedQKV, Latent, SharedKV and Full"},
 		{"UpBias", c.UpBias && c.Gated, "only an MLP without a gate has a bias there alone"},
 		{"UpBias", !c.Gated && !c.UpBias && !c.MLPBias && c.Activation != ReLU2, fmt.Sprintf("without a gate %q takes a bias", c.Activation)},
 		{"Gated", e.Count > 0 && (!c.Gated || c.LearnedPositions), "experts have a gate, and their models have a rope"},

@@ -76,18 +76,20 @@ type names struct {
 	attentionNorm, q, k, v, qkv, qNorm, kNorm, sinks, out, attentionPost string
 	mlpNorm, gate, up, gateUp, down, mlpPost                             string
 	perLayer                                                             perLayerNames
-	scalar                                                               string // the parameter of Config.LayerScalar
-	convIn, convTaps, convOut                                            string // of [ShortConv]
-	mamba                                                                string // of [Mamba2], before its parts
+	scalar                                                               string     // the parameter of Config.LayerScalar
+	convIn, convTaps, convOut                                            string     // of [ShortConv]
+	mamba                                                                string     // of [Mamba2], before its parts
+	delta                                                                deltaNames // of [DeltaNet]
 	experts                                                              expertNames
 	latent                                                               latentNames
 
-	conv        bool // the matrices of the layers are [in, out]
-	interleaved bool // rows of qkv are q, k and v of a head, and then those of the next
-	further     bool // folders may have layers behind the last, which predict further tokens and are passed over
-	normLast    bool // the norms of q and k follow the rope
-	perHead     bool // the norms of q and k are LayerNorms of heads without a bias, whose weights are [heads, HeadDim]
-	wide        bool // the norms of q and k are over all heads of a row together
+	conv        bool   // the matrices of the layers are [in, out]
+	interleaved bool   // rows of qkv are q, k and v of a head, and then those of the next
+	further     bool   // folders may have layers behind the last, which predict further tokens and are passed over
+	normLast    bool   // the norms of q and k follow the rope
+	perHead     bool   // the norms of q and k are LayerNorms of heads without a bias, whose weights are [heads, HeadDim]
+	wide        bool   // the norms of q and k are over all heads of a row together
+	beside      string // before the names of tensors of a folder that are not of the model, and are passed over
 }
 
 // perLayerNames are the names of what Config.PerLayer has: three of the model, and three of a layer.
@@ -194,7 +196,7 @@ func plainLayers(c *Config) {
 
 // ropedLayers is plainLayers for families with a choice of what turns.
 func ropedLayers(c *Config) {
-	c.Mixers, c.ConvTaps, c.ConvBias, c.Mamba = nil, 0, false, Mamba{}
+	c.Mixers, c.ConvTaps, c.ConvBias, c.Mamba, c.Delta, c.OutputGate = nil, 0, false, Mamba{}, Delta{}, false
 	c.NoNormBias = false
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks, c.Parallel, c.OneNorm = false, false, false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}

@@ -29,7 +29,8 @@ func init() {
 			if field(f, "conv_L_cache", &c.ConvTaps, 3); f.err == nil && c.ConvTaps < 1 {
 				f.fail("conv_L_cache", "%d, want 1 or more", c.ConvTaps)
 			}
-			c.mixersByType(f, ShortConv, "conv")
+			full := optional[[]int](f, "full_attn_idxs", nil)
+			c.mixersByType(f, ShortConv, "conv", func(layer int) bool { return full == nil || slices.Contains(full, layer) })
 			c.rope(f)
 			for _, name := range []string{"block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_swiglu",
 				"block_use_xavier_init", "conv_dim", "conv_dim_out", "conv_use_xavier_init", "num_heads", "use_pos_enc"} { // of Liquid's own code
@@ -53,46 +54,4 @@ func (c *Config) lfmHidden(f *fields) {
 	}
 	c.Hidden = int(factor * float64(2*c.Hidden/3))
 	c.Hidden = (c.Hidden + multiple - 1) / multiple * multiple
-}
-
-// mixersByType has the layers with a mixer, which layer_types calls by a name; full_attn_idxs has the others where the file lacks that.
-func (c *Config) mixersByType(f *fields, mixer Mixer, name string) {
-	types := make([]string, len(c.Windows)) // none after an error
-	for i := range types {
-		if types[i] = "full_attention"; c.mixer(i) != nil {
-			types[i] = name
-		}
-	}
-	loose(f, "layer_types", &types, nil)
-	var full []int
-	full = optional(f, "full_attn_idxs", full)
-	if f.err != nil || f.out != nil {
-		return
-	}
-	if types == nil {
-		for i := range c.Layers {
-			kind := "full_attention"
-			if full != nil && !slices.Contains(full, i) {
-				kind = name
-			}
-			types = append(types, kind)
-		}
-	}
-	if len(types) != c.Layers {
-		f.fail("layer_types", "%d layers, and num_hidden_layers is %d", len(types), c.Layers)
-		return
-	}
-	for i, kind := range types {
-		switch kind {
-		case name:
-			if c.Mixers == nil {
-				c.Mixers = make([]Mixer, c.Layers)
-			}
-			c.Mixers[i] = mixer
-		case "full_attention":
-		default:
-			f.fail("layer_types", "%.40q in layer %d, want full_attention or %s", kind, i, name)
-			return
-		}
-	}
 }

@@ -60,10 +60,20 @@ type first struct {
 	constant  float32 // where the deviation is 0
 	logs      bool    // of 1, 2 and so on
 	at        int
+	draw      func(*rand.Rand) float64 // in place of a normally distributed number, unless nil
 }
 
 func (m *Model) firstOf(index int) first {
 	p, family := &m.params[index], m.config.family()
+	for x := range m.config.mixes {
+		if x.first == nil {
+			continue
+		}
+		if f, own := x.first(&m.config, p.Name); own {
+			f.rng = rand.New(rand.NewPCG(m.options.Seed, uint64(index)))
+			return f
+		}
+	}
 	switch {
 	case len(p.Shape) >= 2 || m.config.Sinks && strings.HasSuffix(p.Name, family.names.sinks) || endsIn(p.Name, family.normal):
 		f := first{rng: rand.New(rand.NewPCG(m.options.Seed, uint64(index))), deviation: m.config.InitStd}
@@ -82,7 +92,9 @@ func (m *Model) firstOf(index int) first {
 func (f *first) write(w []float32) {
 	for i := range w {
 		switch f.at++; {
-		case f.rng != nil:
+		case f.draw != nil:
+			w[i] = float32(f.draw(f.rng))
+		case f.rng != nil && f.deviation != 0:
 			w[i] = float32(f.deviation * f.rng.NormFloat64())
 		case f.logs:
 			w[i] = float32(math.Log(float64(f.at)))

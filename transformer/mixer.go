@@ -24,6 +24,9 @@ type mixer struct {
 	work   func(c *Config) int                 // multiply-adds of a row
 	scales bool                                // it takes Config.ResidualScale
 	state  func(c *Config) int                 // float32 elements of what a text has in place of keys and values, or beside them
+
+	first func(c *Config, name string) (f first, own bool) // initial values of parameters that have their own; nil for none
+	norm  func(c *Config) (heads, cols int)                // of a norm of heads within; nil for none
 }
 
 // mixing is a half that goes on from a state.
@@ -85,13 +88,54 @@ func (c *Config) checkMixers() error {
 	return nil
 }
 
+// mixersByType has the layers with a mixer, which layer_types calls by a name; the others are those for which full returns true where the
+// file lacks that.
+func (c *Config) mixersByType(f *fields, mixer Mixer, name string, full func(layer int) bool) {
+	types := make([]string, len(c.Windows)) // none after an error
+	for i := range types {
+		if types[i] = "full_attention"; c.mixer(i) != nil {
+			types[i] = name
+		}
+	}
+	loose(f, "layer_types", &types, nil)
+	if f.err != nil || f.out != nil {
+		return
+	}
+	if types == nil {
+		for i := range c.Layers {
+			kind := name
+			if full(i) {
+				kind = "full_attention"
+			}
+			types = append(types, kind)
+		}
+	}
+	if len(types) != c.Layers {
+		f.fail("layer_types", "%d layers, and num_hidden_layers is %d", len(types), c.Layers)
+		return
+	}
+	for i, kind := range types {
+		switch kind {
+		case name:
+			if c.Mixers == nil {
+				c.Mixers = make([]Mixer, c.Layers)
+			}
+			c.Mixers[i] = mixer
+		case "full_attention":
+		default:
+			f.fail("layer_types", "%.40q in layer %d, want full_attention or %s", kind, i, name)
+			return
+		}
+	}
+}
+
 // checkDevice returns an error unless the device has what the layers are.
 func (m *Model) checkDevice() error {
 	for _, n := range []struct {
 		name string
 		is   bool
 	}{{"latent attention", m.config.latent()}, {"groups of experts", m.config.Experts.Groups > m.config.Experts.ChosenGroups},
-		{"factors of experts", m.config.Experts.Beside}} {
+		{"factors of experts", m.config.Experts.Beside}, {"a gate of attention's output", m.config.OutputGate}} {
 		if n.is && !m.dev.IsCPU() {
 			return fmt.Errorf("the model has %s, which the CPU alone computes, and the device is %s: %w", n.name, m.dev, snug.ErrDevice)
 		}

@@ -289,7 +289,8 @@ func (m *Model) attentionLayer(layer int) attends {
 	case c.Full.KeysAreValues:
 		a.QKV = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys)}
 	default:
-		a.QKV = []linear{m.linear(block+n.q, c.Dim, queries), m.linear(block+n.k, c.Dim, keys), m.linear(block+n.v, c.Dim, keys)}
+		a.Gated = c.OutputGate
+		a.QKV = []linear{m.linear(block+n.q, c.Dim, c.queryRows()), m.linear(block+n.k, c.Dim, keys), m.linear(block+n.v, c.Dim, keys)}
 	}
 	if c.QKNorm {
 		a.QNorm = m.norm(block + n.qNorm)

@@ -196,7 +196,7 @@ func (l *lister) attention(c *Config) {
 	if l.packed() {
 		l.linear(n.qkv, queries+2*keys, l.Dim, l.QKVBias)
 	} else {
-		l.linear(n.q, queries, l.Dim, l.QKVBias)
+		l.linear(n.q, c.queryRows(), l.Dim, l.QKVBias)
 		if !shared {
 			l.linear(n.k, keys, l.Dim, l.QKVBias)
 		}
