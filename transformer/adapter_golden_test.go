@@ -65,8 +65,8 @@ func TestAdaptersAgainstPEFT(t *testing.T) {
 			o.DType = dt
 			difference, largest := apart(allLogits(t, g.open(t, o), g.batch()), want)
 			t.Logf("%s %s: logits differ by %.1e of the largest", name, dt, difference/largest)
-			if dt == snug.BF16 && name == "mixtral_lora" {
-				bound = 3e-2 // its router multiplies what bf16 rounds: 1.6e-2 with products in float32, 2.1e-2 by VDPBF16PS
+			if dt == snug.BF16 && (name == "mixtral_lora" || name == "qwen3_5_lora") {
+				bound = 3e-2 // a router, and norms of short keys, multiply what bf16 rounds: 1.6e-2 with products in float32, 2.1e-2 by VDPBF16PS, of mixtral
 			}
 			require.Less(t, difference, bound*largest, "%s %s", name, dt)
 		}

@@ -6,14 +6,14 @@ HYBRID = {**SMALL, **DELTA, "num_hidden_layers": 3, "head_dim": 16, "pad_token_i
 
 MODELS = {
     "qwen3_5": ("qwen3_5_text", {**HYBRID, "tie_word_embeddings": False}),
-    "qwen3_5_bias": ("qwen3_5_text", {**HYBRID, "num_hidden_layers": 2, "layer_types": None, "full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": False}),
+    "qwen3_5_interval": ("qwen3_5_text", {**HYBRID, "num_hidden_layers": 2, "layer_types": None, "full_attention_interval": 2, "attention_bias": True, "tie_word_embeddings": False}),
     "qwen3_5_images": ("qwen3_5", {
         "image_token_id": 46, "video_token_id": 45, "vision_start_token_id": 44, "vision_end_token_id": 43, "tie_word_embeddings": True,
         "vision_config": {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4, "num_position_embeddings": 16},
         "text_config": {**HYBRID, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "tie_word_embeddings": True}}),
 }
 ADAPTERS = {
-    "qwen3_5_lora": ("qwen3_5_bias", False, ALL),
+    "qwen3_5_lora": ("qwen3_5_interval", False, ALL),
 }
 
 
