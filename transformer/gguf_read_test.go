@@ -253,6 +253,7 @@ func TestGGUFRopes(t *testing.T) {
 		"gemma3 with none":  {"gemma3", map[string]any{"rope.scaling.type": "none"}, Rope{Kind: RopeDefault, Theta: 1000000, Dim: 16}},
 		"gemma3 without":    {"gemma3", map[string]any{"rope.scaling.type": nil, "rope.scaling.factor": nil}, Rope{Kind: RopeDefault, Theta: 1000000, Dim: 16}},
 		"no base":           {"llama", map[string]any{"rope.freq_base": nil}, Rope{Kind: RopeDefault, Theta: 10000, Dim: 8}},
+		"NeoX without base": {"gpt_neox", map[string]any{"rope.freq_base": nil}, Rope{Kind: RopeDefault, Theta: 10000, Dim: 4}},
 		"gpt-oss with none": {"gpt_oss", map[string]any{"rope.scaling.type": "none"}, Rope{Kind: RopeDefault, Theta: 150000, Dim: 16}},
 		"gpt-oss without": {"gpt_oss", map[string]any{"rope.scaling.type": nil, "rope.scaling.factor": nil, "rope.scaling.original_context_length": nil,
 			"rope.scaling.yarn_beta_fast": nil, "rope.scaling.yarn_beta_slow": nil}, Rope{Kind: RopeDefault, Theta: 150000, Dim: 16}},
@@ -289,6 +290,24 @@ func TestGGUFHarmless(t *testing.T) {
 		}))
 		require.NoError(t, err, key)
 		require.Equal(t, want, have, key)
+	}
+}
+
+// TestGGUFParallelByNames: llama.cpp tells StableLM's layers by their tensors, and so does a file that says otherwise.
+func TestGGUFParallelByNames(t *testing.T) {
+	for _, of := range []string{"stablelm", "stablelm_parallel"} {
+		dir, _ := goldenFolder(t, ggufGoldens(t)[of].Config)
+		path := ggufFile(t, dir, "f32")
+		want, err := ReadConfig(path)
+		require.NoError(t, err)
+		require.Equal(t, of == "stablelm_parallel", want.Parallel)
+		for _, says := range []any{true, false, nil} {
+			have, err := ReadConfig(rewrite(t, path, func(pairs []gguf.Pair, tensors []gguf.Tensor) ([]gguf.Pair, []gguf.Tensor) {
+				return set(pairs, "stablelm.use_parallel_residual", says), tensors
+			}))
+			require.NoError(t, err, says)
+			require.Equal(t, want, have, says)
+		}
 	}
 }
 

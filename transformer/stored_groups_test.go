@@ -1,9 +1,12 @@
 package transformer
 
 import (
+	"math"
+	"path/filepath"
 	"testing"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/internal/kerneltest"
 	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
@@ -50,4 +53,35 @@ func TestGroupedOnDevices(t *testing.T) {
 	_, err := newModel(c, Options{Device: kerneltest.Backends(t)[2].Dev}, stored)
 	require.ErrorIs(t, err, snug.ErrDevice)
 	require.ErrorContains(t, err, "-full")
+}
+
+// TestZeroBiases: AutoGPTQ wrote biases of zeros beside matrices that have none. They are passed over, and others are refused.
+func TestZeroBiases(t *testing.T) {
+	c, known := Config{Stored: qlora.Grouped, StoredGroups: qlora.Groups{Bits: 4, Size: 32, Layout: qlora.GPTQ}}, map[string]bool{"m.weight": true, "b.weight": true, "b.bias": true}
+	for name, row := range map[string]struct {
+		bias []float32
+		of   string
+		err  string
+	}{
+		"zeros":            {make([]float32, 3), "m.bias", ""},
+		"a number":         {[]float32{0, 0, 1e-7}, "m.bias", "m.bias is not 0"},
+		"NaN":              {[]float32{0, float32(math.NaN()), 0}, "m.bias", "m.bias is not 0"},
+		"the family's own": {[]float32{1, 2, 3}, "b.bias", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "model.safetensors")
+			require.NoError(t, amp.SaveWeights(path, func(yield func(amp.Tensor, snug.View) bool) {
+				yield(amp.Tensor{Name: row.of, DType: "F32", Shape: []int{3}}, snug.SliceView(row.bias))
+			}, nil))
+			w, err := amp.OpenWeights(path)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, w.Close()) }()
+			if err = c.zeroBiases(w, known); row.err == "" {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, row.err)
+		})
+	}
 }
