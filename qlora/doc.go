@@ -53,7 +53,7 @@
 //	INT8          integers in units of 1/127 of the largest magnitude of a row, as LLM.int8, and columns of outliers
 //	              that stay in 16 bits
 //
-// A Grouped weight is the integers of 2, 4 or 8 bits of GPTQ's and AWQ's files, in groups with a scale and a zero point, on the
+// A Grouped weight is the integers of 2, 4 or 8 bits of GPTQ's, AWQ's and compressed-tensors' files, in groups with a scale and a zero point, on the
 // CPU. [Weights.SetGroups] says how they lie there.
 //
 // A GGUF weight is the blocks of llama.cpp's files as they are, with 2.6 to 8.5 bits an element. [NewBlocks] takes them, on

@@ -36,7 +36,7 @@ const (
 	// come from [NewBlocks] alone, on the CPU.
 	GGUF
 	// Grouped is integers of 2, 4 or 8 bits in groups of inputs, each with a scale and a zero point, as GPTQ (Frantar et al. 2023,
-	// arXiv:2210.17323) and AWQ (Lin et al. 2024, arXiv:2306.00978) make them. They come from [Weights.Load] after
+	// arXiv:2210.17323), AWQ (Lin et al. 2024, arXiv:2306.00978) and llm-compressor make them. They come from [Weights.Load] after
 	// [Weights.SetGroups] alone, on the CPU. In memory 2 bits take 4.
 	Grouped
 )

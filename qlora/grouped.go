@@ -173,14 +173,14 @@ func (g *groups) codes(x []float32, packed []uint8, lo int) {
 
 // Groups say how the tensors of [Grouped] weights are to be read. A model's config.json says it; the files do not.
 type Groups struct {
-	Bits   int    // of a code: 2, 4 or 8; 4 in AWQ
+	Bits   int    // of a code: 2, 4 or 8; 4 in AWQ, 4 or 8 in Packed, and 8 in Integers
 	Size   int    // inputs that share a scale, -1 for all of them
 	Layout Layout // the order of the codes
 	// Ordered says that the file has which group each input is of (desc_act of GPTQ): without it that is an error.
 	Ordered bool
 }
 
-// Layout is the order of codes of [Grouped] weights in files. Elements of tensors are int32, the first code in their lowest bits.
+// Layout is the order of codes of [Grouped] weights in files. Elements of packed tensors are int32, the first code in their lowest bits.
 type Layout uint8
 
 // The layouts. A weight called module.weight is the tensors module.qweight, module.qzeros, module.scales and, of GPTQ, module.g_idx.
@@ -188,17 +188,26 @@ const (
 	GPTQ   Layout = iota + 1 // codes follow one another along inputs; zero points are stored less 1 (AutoGPTQ, checkpoint_format gptq)
 	GPTQv2                   // the same with zero points as they are (GPTQModel, checkpoint_format gptq_v2)
 	AWQ                      // codes lie along outputs, in the order 0, 2, 4, 6, 1, 3, 5, 7 (AutoAWQ, version gemm)
+
+	// Those of compressed-tensors. A weight is the tensors module.weight_packed or module.weight, module.weight_scale and, where the file
+	// has them, module.weight_zero_point, module.weight_g_idx and module.weight_shape. Scales and zero points are of the groups of each
+	// output, or one for all.
+	Packed   // unsigned codes of 4 or 8 bits follow one another along inputs, in int32 (pack-quantized)
+	Integers // codes and zero points are int8 (int-quantized)
 )
+
+// layoutBits are the bits of codes that layouts have.
+var layoutBits = map[Layout][]int{GPTQ: {2, 4, 8}, GPTQv2: {2, 4, 8}, AWQ: {4}, Packed: {4, 8}, Integers: {8}}
 
 // SetGroups lets [Weights.Load] read Grouped weights. Call it before the first Load. The error wraps [snug.ErrConfig].
 func (w *Weights) SetGroups(g Groups) error {
 	switch {
 	case w == nil || w.set == nil:
 		return fmt.Errorf("qlora: SetGroups: the Weights is nil, or was not made by OpenWeights or NewWeights: %w", snug.ErrConfig)
-	case g.Layout < GPTQ || g.Layout > AWQ:
-		return fmt.Errorf("qlora: SetGroups: layout %d, want GPTQ, GPTQv2 or AWQ: %w", g.Layout, snug.ErrConfig)
-	case g.Bits != 4 && (g.Layout == AWQ || g.Bits != 2 && g.Bits != 8):
-		return fmt.Errorf("qlora: SetGroups: codes of %d bits, want 2, 4 or 8, and 4 in AWQ: %w", g.Bits, snug.ErrConfig)
+	case g.Layout < GPTQ || g.Layout > Integers:
+		return fmt.Errorf("qlora: SetGroups: layout %d, want GPTQ, GPTQv2, AWQ, Packed or Integers: %w", g.Layout, snug.ErrConfig)
+	case !slices.Contains(layoutBits[g.Layout], g.Bits):
+		return fmt.Errorf("qlora: SetGroups: codes of %d bits, want one of %v: %w", g.Bits, layoutBits[g.Layout], snug.ErrConfig)
 	case g.Size != -1 && (g.Size < 1 || g.Size > math.MaxInt32):
 		return fmt.Errorf("qlora: SetGroups: groups of %d inputs, want 1 or more, or -1 for all: %w", g.Size, snug.ErrConfig)
 	}

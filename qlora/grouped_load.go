@@ -20,16 +20,13 @@ const groupCodes, groupZeros, groupScales, groupColumns = "qweight", "qzeros", "
 // awqOrder is which of 8 outputs each code of an element has.
 var awqOrder = [8]int{0, 2, 4, 6, 1, 3, 5, 7}
 
-// groupedName returns the name of the weight whose codes a tensor has.
-func groupedName(name string) (string, bool) {
-	module, found := strings.CutSuffix(name, "."+groupCodes)
-	return module + ".weight", found
-}
-
 // loadGroups reads a weight in groups. On the host it takes the size of the codes, and 8 bytes a scale, beside the weight.
 func (l loader) loadGroups(w *Weight, codes safetensors.Place) error {
 	if !l.dev.IsCPU() {
 		return fmt.Errorf("a grouped weight on %s, want the CPU: %w", l.dev.Name(), snug.ErrDevice)
+	}
+	if l.w.groups.Layout.byRows() {
+		return l.loadRowGroups(w, codes)
 	}
 	g, module := l.w.groups, strings.TrimSuffix(codes.Tensor.Name, groupCodes)
 	per, shape := 32/g.Bits, codes.Tensor.Shape
@@ -135,7 +132,11 @@ func (l loader) groupScales(w *Weight, name string, shape ...int) ([]float32, er
 	if w.dtype = types[p.Tensor.DType]; w.dtype == 0 {
 		return nil, l.wrongShape(name, "F16, BF16 or F32", shape)
 	}
-	x, err := l.scales(p, shape[0]*shape[1])
+	n, err := safetensors.Elements(shape)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
+	}
+	x, err := l.scales(p, n)
 	if err != nil {
 		return nil, err
 	}

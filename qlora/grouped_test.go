@@ -239,7 +239,7 @@ func TestGroupedRefused(t *testing.T) {
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 	set := &Weights{set: &safetensors.Set{}}
-	for want, g := range map[string]Groups{"layout 0": {4, 32, 0, false}, "layout 4": {4, 32, 4, false}, "codes of 3 bits": {3, 32, GPTQ, false}, "codes of 8 bits": {8, 32, AWQ, false}, "groups of 0 inputs": {4, 0, GPTQ, false}} {
+	for want, g := range map[string]Groups{"layout 0": {4, 32, 0, false}, "layout 6": {4, 32, 6, false}, "codes of 2 bits": {2, 32, Packed, false}, "codes of 4 bits": {4, 32, Integers, false}, "codes of 3 bits": {3, 32, GPTQ, false}, "codes of 8 bits": {8, 32, AWQ, false}, "groups of 0 inputs": {4, 0, GPTQ, false}} {
 		err := set.SetGroups(g)
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorContains(t, err, want)

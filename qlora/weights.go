@@ -30,7 +30,7 @@ import (
 //	                              block, of 128×128 or as their shape divides [out, in]. They are F32, BF16, F16, or F8_E8M0, which
 //	                              may be called U8; the name may also be name_scale
 //	module.qweight, module.qzeros, module.scales, module.g_idx     I32, I32, F16, BF16 or F32, and I32, of the Grouped weight
-//	                              module.weight after SetGroups, see [Layout]
+//	                              module.weight after SetGroups; compressed-tensors has other names, see [Layout]
 //	name, SCB                     I8 [out, in], and F32 [out]: the largest magnitudes of rows
 //
 // transformers' convert_moe_packed_tensors gives an MXFP4 weight with its last two dimensions exchanged. Package amp

@@ -30,11 +30,11 @@ const (
 
 // kindOf returns the type of the weight whose codes a tensor has, and the name of the weight; 0 for another tensor.
 func (w *Weights) kindOf(t *safetensors.Tensor) (Type, string) {
+	if name, is := w.groups.codesOf(t); is {
+		return Grouped, name
+	}
 	has := func(name string) bool { _, found := w.set.Find(name); return found }
 	switch name, packed := strings.CutSuffix(t.Name, mxBlocks); {
-	case w.groups.Layout != 0 && strings.HasSuffix(t.Name, "."+groupCodes):
-		name, _ = groupedName(t.Name)
-		return Grouped, name
 	case packed && t.DType == "U8" && has(name+mxScales):
 		return MXFP4, name
 	case float8Types[t.DType] != 0 && (has(t.Name+blockScale) || has(t.Name+otherScale)):
@@ -58,7 +58,7 @@ func rowScaleOf(name string) string {
 // kind returns the type of the weight that l loads, 0 if it is bitsandbytes' 4 bits or not there, and the place of its
 // codes.
 func (l loader) kind() (Type, safetensors.Place) {
-	for _, name := range []string{l.name, l.name + mxBlocks, strings.TrimSuffix(l.name, "weight") + groupCodes} {
+	for _, name := range []string{l.name, l.name + mxBlocks, strings.TrimSuffix(l.name, "weight") + groupCodes, strings.TrimSuffix(l.name, "weight") + packedCodes} {
 		if p, found := l.w.set.Find(name); found {
 			if t, of := l.w.kindOf(p.Tensor); t != 0 && of == l.name {
 				return t, p

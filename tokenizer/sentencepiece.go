@@ -35,7 +35,6 @@ type spModel struct {
 	bpe      bool
 	fallback bool
 	named    map[string]int64 // ids of the tokens with names, -1 for none
-	names    map[string]string
 	spaces   spSpaces
 }
 

@@ -124,7 +124,7 @@ type Config struct {
 	EmbeddingDropout float64 // dropout of the embedding
 
 	// Stored is the form in which the folder has the matrices of the layers: FP8 or FP8E5M2 for the quant_method "fp8", FP8 for
-	// compressed-tensors and fbgemm_fp8, NF4, FP4 or INT8 for bitsandbytes, Grouped for gptq and awq, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0
+	// compressed-tensors and fbgemm_fp8, NF4, FP4 or INT8 for bitsandbytes, Grouped for gptq, awq and the integers of compressed-tensors, MXFP4 for the experts of gpt_oss, GGUF for a file of llama.cpp's, and 0
 	// for floats. [New] ignores Stored.
 	Stored qlora.Type
 	// Floats are the matrices of the layers that such a folder has in floats, by their names in [Config.Tensors].

@@ -63,7 +63,7 @@
 // Options.Adapter adds a LoRA (Hu et al. 2021, arXiv:2106.09685), an rsLoRA, or a DoRA (Liu et al. 2024,
 // arXiv:2402.09353) to the modules that PEFT would choose by the same fields. Options.Base quantizes the matrices of
 // the layers to 4 bits, as bitsandbytes does for QLoRA (Dettmers et al. 2023, arXiv:2305.14314), or to another form of
-// package qlora, and Options.Pages keeps them on disk, with Options.PageFloats also matrices in floats. Open takes folders whose matrices are in NF4, FP4, FP8, INT8 or groups of integers (GPTQ, AWQ), see
+// package qlora, and Options.Pages keeps them on disk, with Options.PageFloats also matrices in floats. Open takes folders whose matrices are in NF4, FP4, FP8, INT8 or groups of integers (GPTQ, AWQ, compressed-tensors), see
 // Config.Stored, as they are, or decodes them with Options.Decode. A model in 4 bits with adapters:
 //
 //	m, err := transformer.Open("Llama-3.2-1B", transformer.Options{

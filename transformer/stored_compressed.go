@@ -13,7 +13,8 @@ import (
 )
 
 // compressedStored is the quantization_config of compressed-tensors, which llm-compressor writes, and Red Hat's and Neural Magic's
-// folders have. Weights of 8-bit floats are read, with a scale for each matrix, row or block, weight_scale, by which they are multiplied.
+// folders have. Weights of 8-bit floats are read, with a scale for each matrix, row or block, weight_scale, by which they are multiplied, and
+// integers of 4 and 8 bits with a scale, and maybe a zero point, for each matrix, row or group.
 type compressedStored struct {
 	Method     string                     `json:"quant_method"`
 	Format     string                     `json:"format"`
@@ -55,15 +56,34 @@ type compressedWeights struct {
 	ZeroDType  json.RawMessage `json:"zp_dtype"`
 }
 
-// The formats that have such weights, and the groups that a name stands for.
+// compressedForm is how a format has weights.
+type compressedForm struct {
+	floats bool
+	ints   map[int]qlora.Layout // by their bits
+}
+
+// compressedIntegers are integers that are not packed.
+var compressedIntegers = map[int]qlora.Layout{8: qlora.Integers}
+
+// The formats that are read, and the groups that a name stands for. In a mix each group has a format.
 var (
-	compressedFormats = []string{"float-quantized", "naive-quantized", "mixed-precision"}
+	compressedFormats = map[string]compressedForm{
+		"float-quantized": {floats: true}, "naive-quantized": {floats: true, ints: compressedIntegers}, "int-quantized": {ints: compressedIntegers},
+		"pack-quantized": {ints: map[int]qlora.Layout{4: qlora.Packed, 8: qlora.Packed}}, "mixed-precision": {floats: true},
+	}
 	compressedPresets = map[string][]int{"FP8": nil, "FP8_DYNAMIC": nil, "FP8_BLOCK": {128, 128}}
 )
 
+// compressedAs is what a group says of its weights.
+type compressedAs struct {
+	block  []int // of floats, nil for another strategy
+	groups qlora.Groups
+	zeros  bool
+}
+
 func init() { registerStored(storedMethod{name: "compressed-tensors", read: readCompressed}) }
 
-func readCompressed(raw json.RawMessage, _ *Config) (s storedAs, err error) {
+func readCompressed(raw json.RawMessage, c *Config) (s storedAs, err error) {
 	var q compressedStored
 	if err := readMember(raw, &q); err != nil {
 		return s, err
@@ -73,7 +93,7 @@ func readCompressed(raw json.RawMessage, _ *Config) (s storedAs, err error) {
 	}
 	_ = json.Unmarshal(q.Sparsity, &sparsity) // zeros that are not left out change nothing
 	switch none := []string{"", "{}"}; {
-	case !slices.Contains(compressedFormats, q.Format):
+	case !knownFormat(q.Format):
 		return s, notStored("format %.40q", q.Format)
 	case sparsity.Format != "" && sparsity.Format != "dense":
 		return s, notStored("sparsity_config with the format %.40q", sparsity.Format)
@@ -87,62 +107,103 @@ func readCompressed(raw json.RawMessage, _ *Config) (s storedAs, err error) {
 		return s, notStored("without config_groups")
 	}
 	var targets []string
+	var first *compressedAs
 	for _, name := range slices.Sorted(maps.Keys(q.Groups)) {
-		g := compressedGroup{}
+		g, as := compressedGroup{Format: q.Format}, compressedAs{}
 		block, preset := compressedPresets[name]
+		as.block = block
 		if preset && strings.HasPrefix(compact(q.Groups[name]), "[") {
 			err = strictjson.Unmarshal(q.Groups[name], &g.Targets)
 		} else if err = readMember(q.Groups[name], &g); err == nil {
-			block, err = g.read(name)
+			as, err = g.read(name)
 		}
 		if err != nil {
 			return s, fmt.Errorf("%.40q: %w", name, err)
 		}
 		targets = append(targets, g.Targets...)
-		if block != nil && s.block != nil && !slices.Equal(block, s.block) {
-			return s, notStored("%s with blocks of %v and others of %v", name, block, s.block)
+		if g.Targets == nil {
+			continue
 		}
-		if block != nil {
-			s.block = block
+		if first == nil {
+			first = &as
+		}
+		if as.groups != first.groups || as.zeros != first.zeros {
+			return s, notStored("%s with weights in another form than those of other groups", name)
+		}
+		if as.block != nil && s.block != nil && !slices.Equal(as.block, s.block) {
+			return s, notStored("%s with blocks of %v and others of %v", name, as.block, s.block)
+		}
+		if as.block != nil {
+			s.block = as.block
 		}
 	}
 	if targets == nil {
 		return s, notStored("without weights")
 	}
 	quantized, left := compressedModules(targets), compressedModules(q.Ignore)
-	s.form, s.floats = qlora.FP8, func(_ *Config, modules []string) bool {
+	floats := func(_ *Config, modules []string) bool {
 		return !slices.ContainsFunc(modules, quantized) || slices.ContainsFunc(modules, left)
 	}
+	if first != nil && first.groups.Layout != 0 {
+		return groupedAs(c, first.groups, !first.zeros, floats)
+	}
+	s.form, s.floats = qlora.FP8, floats
 	return s, nil
 }
 
-// read returns the blocks of a group's weights, nil for another strategy. A group of activations alone has no targets then.
-func (g *compressedGroup) read(name string) ([]int, error) {
+func knownFormat(name string) bool {
+	_, known := compressedFormats[name]
+	return known
+}
+
+// read returns how a group has its weights. A group of activations alone has no targets then.
+func (g *compressedGroup) read(name string) (as compressedAs, err error) {
 	if g.Weights == nil {
 		g.Targets = nil
-		return nil, nil
+		return as, nil
 	}
 	w := compressedWeights{Bits: 8, Type: "int", Symmetric: true}
 	if err := readMember(g.Weights, &w); err != nil {
-		return nil, err
+		return as, err
 	}
-	switch strategy := strings.ToLower(w.Strategy); {
-	case g.Format != "" && !slices.Contains(compressedFormats, g.Format):
-		return nil, notStored("%s with the format %.40q", name, g.Format)
-	case strings.ToLower(w.Type) != "float" || w.Bits != 8:
-		return nil, notStored("%s with weights of %d bits and the type %.40q, want 8 and float", name, w.Bits, w.Type)
-	case !w.Symmetric:
-		return nil, notStored("%s with zero points (symmetric is false)", name)
+	form, known := compressedFormats[g.Format]
+	layout, integers := form.ints[w.Bits]
+	strategy, kind := strings.ToLower(w.Strategy), strings.ToLower(w.Type)
+	switch {
+	case !known:
+		return as, notStored("%s with the format %.40q", name, g.Format)
 	case !slices.Contains([]string{"", "false"}, compact(w.Dynamic)):
-		return nil, notStored("%s with dynamic weights", name)
+		return as, notStored("%s with dynamic weights", name)
+	case kind == "int" && integers:
+		return w.integers(name, strategy, layout)
+	case kind != "float" || w.Bits != 8 || !form.floats:
+		return as, notStored("%s with weights of %d bits, the type %.40q and the format %.40q, want 8 and float, 8 and int, or 4 and int in pack-quantized", name, w.Bits, w.Type, g.Format)
+	case !w.Symmetric:
+		return as, notStored("%s with zero points of floats (symmetric is false)", name)
 	case strategy == "block":
-		return w.Block, checkBlock("block_structure", w.Block)
+		as.block, err = w.Block, checkBlock("block_structure", w.Block)
 	case strategy == "group" && w.Group > 0:
-		return []int{1, w.Group}, checkBlock("group_size", []int{1, w.Group})
+		as.block, err = []int{1, w.Group}, checkBlock("group_size", []int{1, w.Group})
 	case strategy != "" && strategy != "tensor" && strategy != "channel":
-		return nil, notStored("%s with the strategy %.40q", name, w.Strategy)
+		return as, notStored("%s with the strategy %.40q", name, w.Strategy)
 	}
-	return nil, nil
+	return as, err
+}
+
+// integers returns how integers lie. With the order "group", files say which group an input is of; with "weight" inputs are in order.
+func (w *compressedWeights) integers(name, strategy string, layout qlora.Layout) (as compressedAs, err error) {
+	order := strings.Trim(strings.ToLower(compact(w.Order)), `"`)
+	as.zeros = !w.Symmetric
+	as.groups = qlora.Groups{Bits: w.Bits, Size: -1, Layout: layout, Ordered: slices.Contains([]string{"group", "dynamic", "true"}, order)}
+	switch {
+	case !as.groups.Ordered && !slices.Contains([]string{"", "false", "weight", "static"}, order):
+		return as, notStored("%s with the actorder %.40s", name, w.Order)
+	case strategy == "group" && w.Group > 0:
+		as.groups.Size = w.Group
+	case strategy != "" && strategy != "tensor" && strategy != "channel":
+		return as, notStored("%s with the strategy %.40q", name, w.Strategy)
+	}
+	return as, nil
 }
 
 // compressedModules returns whether an entry of a list names a linear module, as compressed-tensors' match_name does: by its name, by its class,

@@ -69,14 +69,19 @@ func groupedAs(c *Config, g qlora.Groups, symmetric bool, floats func(*Config, [
 	return storedAs{form: qlora.Grouped, groups: g, bits: float64(max(4, g.Bits)) + scale/float64(size), floats: floats}, nil
 }
 
-// grouped is the form of integers in groups. The file has no tensor called weight.
+// grouped is the form of integers in groups. The file has no tensor called weight, unless it has integers that are not packed.
 func grouped() storedForm {
 	return storedForm{
 		find: func(w *amp.Weights, want amp.Tensor) (bool, string) {
-			_, found := w.Tensor(strings.TrimSuffix(want.Name, "weight") + "qweight")
-			return found, "" // its size depends on the bits, and is seen when it is read
+			module := strings.TrimSuffix(want.Name, "weight")
+			_, found := w.Tensor(module + "qweight")
+			_, packed := w.Tensor(module + "weight_packed")
+			if found || packed {
+				return true, "" // its size depends on the bits, and is seen when it is read
+			}
+			return typed("I8")(w, want)
 		},
-		beside: []string{"qweight", "qzeros", "scales", "g_idx"},
+		beside: []string{"qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"},
 		whole:  true, host: true, zeroBias: true,
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/snug-ml/snug/amp"
 )
 
-// quantizedGolden is a case of testdata/quantized.json.
+// quantizedGolden is a case of testdata/quantized.json or testdata/compressed.json.
 type quantizedGolden struct {
 	storedGolden
 	Own       string
@@ -27,9 +27,11 @@ var quantizedTokens = []int32{3, 7, 1, 10, 2, 2, 9, 4, 6}
 
 func quantizedGoldens(t *testing.T) (all map[string]*quantizedGolden) {
 	t.Helper()
-	text, err := os.ReadFile("testdata/quantized.json")
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(text, &all))
+	for _, name := range []string{"quantized", "compressed"} {
+		text, err := os.ReadFile("testdata/" + name + ".json")
+		require.NoError(t, err)
+		require.NoError(t, json.Unmarshal(text, &all)) // adds to all
+	}
 	return all
 }
 
