@@ -89,8 +89,8 @@ func (c *Config) planShared(s sizes, l *plan.Layer, forward, backward, held int6
 		first, second = max(first, inner+out), max(second, 3*inner+out+s.rows)
 	}
 	if n := forward + first; n > l.Forward {
-		if l.Forward, l.ForwardStats = n, held; e.SharedGate && inner < out {
-			l.ForwardStats += s.rows
+		if l.Forward, l.ForwardStats = n, held; e.SharedGate && e.Shared <= 2 { // the logit of the gate and its sigmoid take more
+			l.Forward, l.ForwardStats = forward+out+s.rows, held+s.rows
 		}
 	}
 	if n := backward + second; n > l.Backward {

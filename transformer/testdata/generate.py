@@ -14,6 +14,8 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+import families  # noqa: F401: one tells transformers of a class
+
 here = pathlib.Path(__file__).parent
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
