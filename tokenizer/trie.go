@@ -56,6 +56,14 @@ func (t *trie) next(node uint32, b byte) uint32 {
 	if to-from > 64 && int(b) < int(to-from) && t.bytes[from+uint32(b)] == b { // all bytes up to this one
 		return from + uint32(b)
 	}
+	if to-from <= 8 {
+		for i, c := range t.bytes[from:to] {
+			if c == b {
+				return from + uint32(i)
+			}
+		}
+		return 0
+	}
 	if i := bytes.IndexByte(t.bytes[from:to], b); i >= 0 {
 		return from + uint32(i)
 	}
