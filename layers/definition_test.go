@@ -434,7 +434,7 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 			}
 		}
 		if len(l.In) == 2 {
-			for i, g := range d.linear(&l.In[0], h) {
+			for i, g := range d.sparse(l.Sparsity, l.In[0].Out, d.linear(&l.In[0], h)) {
 				if l.GateFactor != 0 {
 					g *= float64(l.GateFactor)
 				}
@@ -465,6 +465,8 @@ func (d *definition) layer(l Layer, act string, x []float64) []float64 {
 		return y
 	case *Experts:
 		return d.experts(l, x)
+	case *AltUp:
+		return d.altUp(l, x)
 	case *Beside:
 		y := d.experts(l.Experts, x)
 		for i, z := range d.layer(l.MLP, "silu", x) {

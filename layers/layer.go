@@ -80,7 +80,7 @@ func (p *Pass) ReleaseSaved(s Saved) {
 		p.sets = append(p.sets, outer.inner)
 	}
 	switch s.(type) { // newSaved uses these again
-	case *output, *normSaved, *batchSaved, *perLayerSaved, *attentionSaved, *parallelSaved, *besideSaved, *latentSaved, *shortConvSaved, *deltaNetSaved, *mamba2Saved, *mlpSaved, *expertsSaved, *maxPoolSaved:
+	case *output, *normSaved, *batchSaved, *perLayerSaved, *attentionSaved, *parallelSaved, *besideSaved, *altUpSaved, *latentSaved, *shortConvSaved, *deltaNetSaved, *mamba2Saved, *mlpSaved, *expertsSaved, *maxPoolSaved:
 		p.sets = append(p.sets, s)
 	}
 }

@@ -76,7 +76,9 @@ func someLayer(t *rapid.T, width int) (l Layer, act string) {
 	}
 	names := slices.Sorted(maps.Keys(plain))
 	gated := map[string]Activation{"silu": SiLU, "tanh": GELUTanh}
-	switch rapid.IntRange(0, 13).Draw(t, "layer") {
+	switch rapid.IntRange(0, 14).Draw(t, "layer") {
+	case 14:
+		return someAltUp(t, width, linear, flip), ""
 	case 13:
 		return someBeside(t, width, norm, linear), ""
 	case 12:
@@ -254,6 +256,8 @@ func values(rng *rand.Rand, l Layer) (params []*Param) {
 		}
 	case *Experts:
 		each(l.linears()...)
+	case *AltUp:
+		each(l.linears()...)
 	case *Beside:
 		each(slices.Concat(l.Experts.linears(), l.MLP.In, l.MLP.Down)...)
 	case *Latent:
@@ -364,11 +368,14 @@ func layerProperty(t *rapid.T) {
 	if _, is := l.(*Embedding); is {
 		width = 0
 	}
+	if b, is := l.(*AltUp); is && b.First == nil {
+		width *= b.Streams
+	}
 	rng := rand.New(rand.NewPCG(1, rapid.Uint64().Draw(t, "seed")))
 	params := values(rng, l)
 	_, attends := l.(*Attention)
 	switch l.(type) {
-	case *Latent, *ShortConv, *DeltaNet, *Mamba2, *Parallel:
+	case *Latent, *ShortConv, *DeltaNet, *Mamba2, *Parallel, *AltUp:
 		attends = true
 	}
 	if _, embeds := l.(*Embedding); !attends && !embeds && rapid.Bool().Draw(t, "tiled") {
@@ -477,6 +484,10 @@ func layerProperty(t *rapid.T) {
 	}
 	require.NoError(t, p.Failed())
 	_ = held
+	bound := 2e-3
+	if _, is := inner.(*AltUp); is { // whose streams are divided by their lengths
+		bound = 1e-2
+	}
 	along := func(at []float64, got []float32, name string) {
 		direction, sum, scale := make([]float64, len(at)), 0.0, 0.0
 		before := slices.Clone(at)
@@ -497,7 +508,7 @@ func layerProperty(t *rapid.T) {
 		}
 		difference := (loss(h) - loss(-h)) / (2 * h)
 		copy(at, before)
-		require.InDelta(t, difference, sum, 2e-3*max(scale, 0.05), name)
+		require.InDelta(t, difference, sum, bound*max(scale, 0.05), name)
 	}
 	for _, w := range params {
 		if w.Trains {

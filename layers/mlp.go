@@ -24,6 +24,9 @@ type MLP struct {
 	Bias       *Param
 	Activation Activation
 	Post       Norm
+	// Sparsity, unless 0, is the share of each row of gate that becomes 0, if its elements are normally distributed: gate is then
+	// max(gate − c, 0) for c = mean + deviation·Φ⁻¹(Sparsity) of the row, as in Gemma 3n. It takes two In, and works on the CPU.
+	Sparsity float64
 }
 
 // NewMLP returns an MLP with an RMSNorm, and with a gate if gated says so, without biases. Its parameters are name.norm, name.gate,
@@ -42,6 +45,8 @@ func (b *MLP) Width(in int) (int, error) {
 	switch {
 	case b == nil || len(b.In) < 1 || len(b.In) > 2 || len(b.Down) != 1:
 		return 0, fmt.Errorf("layers: an MLP without In or Down: %w", snug.ErrConfig)
+	case !b.checkSparsity():
+		return 0, fmt.Errorf("layers: an MLP of %d matrices has a Sparsity of %v, want 0 to 1 with gate and up apart: %w", len(b.In), b.Sparsity, snug.ErrConfig)
 	case b.Joined && len(b.In) != 1:
 		return 0, fmt.Errorf("layers: a Joined MLP of %d matrices, want one for gate and up: %w", len(b.In), snug.ErrConfig)
 	case !b.gated() && b.Activation.plain == nil || b.gated() && b.Activation.gated == nil:
@@ -127,6 +132,7 @@ func (b *MLP) Forward(p *Pass, x *Tensor) *Tensor {
 // forward computes y = x + mlp(from), in y unless that is nil, and keeps nothing.
 func (b *MLP) forward(p *Pass, y, x, from *Tensor) *Tensor {
 	gate, up := b.project(p, Stats{}, from)
+	b.cut(p, gate)
 	b.Activation.compute(p, up, gate, up, b.Bias)
 	p.Put(gate)
 	if y == nil {
@@ -171,8 +177,9 @@ func (b *MLP) save(p *Pass, s *mlpSaved, x, from *Tensor, whole bool) {
 	if !whole && b.Post.none() {
 		return
 	}
-	act := p.Get(b.Down[0].In)
-	b.Activation.compute(p, act, s.gate, s.up, b.Bias)
+	act, gate := p.Get(b.Down[0].In), b.open(p, s.gate)
+	b.Activation.compute(p, act, gate, s.up, b.Bias)
+	b.shut(p, gate, s.gate)
 	leave(p, s.y, x, act, &b.Down[0], b.Post, &s.blockSaved)
 	p.Put(act)
 }
@@ -211,17 +218,19 @@ func (b *MLP) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
 
 // backward computes dx = beta·dx + the gradient of x from the gradient d of what the block adds; dx may be d.
 func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d, dx *Tensor, beta float32) {
-	act := p.Get(b.Down[0].In)
+	act, gate := p.Get(b.Down[0].In), b.open(p, s.gate)
 	if b.Down[0].Adapter != nil || b.Down[0].Weight.Trains {
-		b.Activation.compute(p, act, s.gate, s.up, b.Bias)
+		b.Activation.compute(p, act, gate, s.up, b.Bias)
 	}
 	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
 	dact := linearBackward(p, act, b.Down, dout) // the gradient of the activation's output
 	if dout != d {
 		p.Put(dout)
 	}
-	b.Activation.gradients(p, dact, s.gate, s.up, b.Bias)
+	b.Activation.gradients(p, dact, gate, s.up, b.Bias)
 	p.Put(dact)
+	b.cutBackward(p, s.gate, gate)
+	b.shut(p, gate, s.gate)
 	if b.gated() {
 		b.scaleGate(p, s.gate)
 	}

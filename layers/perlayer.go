@@ -13,7 +13,7 @@ import (
 //
 //	z = f(x)    y = z + post(out(act(gate·z)·e))    e = (norm(P·t) + √n·T[token])/√2
 //
-// t is the row of Table for the token, and n the elements of e. P and T are the parts of layer Index of matrices that Count layers share:
+// t is the row of Table for the token, and n the elements of e; a token that T does not have is token 0 there. P and T are the parts of layer Index of matrices that Count layers share:
 // rows of Projection [Count·n, width], and columns of Tokens [tokens, Count·n]. e is made again in each layer from the batch's tokens, so
 // that nothing but x passes from a stage to the next, and its gradient goes to the shared parameters from each layer in turn.
 // It keeps what f keeps, gate·z, e and the input of post.
@@ -87,6 +87,9 @@ func (s *perLayerSaved) Tensors(list []*Tensor) []*Tensor {
 func (b *PerLayer) tokens(p *Pass) []int32 {
 	b.rows = b.rows[:0]
 	for _, t := range p.Batch.Tokens {
+		if int(t) >= b.Tokens.Shape[0] {
+			t = 0
+		}
 		b.rows = append(b.rows, t*int32(b.Count)+int32(b.Index))
 	}
 	return b.rows
