@@ -16,7 +16,7 @@ import (
 //	p[i] = h[i] + Σ C[i,j]·h[j]    C = Predict·m(h[a])
 //	n = norm(p[a])    z = (p[a] + attention(n) + n + post(right(left(n))))/√2    y = z + mlp(z)
 //	q[i] = p[i] + (1 + e[i])·(y − p[a])    e = Correct·m(y)
-//	out[i] = q[i] + [i > 0]·post(out(act(gate·Scale(q[a]))·e))    with the e of a [PerLayer]
+//	out[i] = q[i] + [i > 0]·post(out(act(gate·(Scale·q[a]))·e))    with the e of a [PerLayer]
 //
 // left and right are the Laurel, a residual of low rank. A tensor of streams has one after the other: row r of stream i is row i·rows + r.
 // First makes the streams of the rows of an embedding, before a first layer, and Last rows of the streams, after a last one.
@@ -32,11 +32,12 @@ type AltUp struct {
 	Laurel                   []Linear   // left and right
 	LaurelPost               Norm
 	MLP                      *MLP      // with a Post
-	Scale                    Norm      // ScaleOnly; zero: none
+	Scale                    *Param    // of as many elements as a row; nil for none
 	PerLayer                 *PerLayer // without a Layer
 	First, Last              *Streams  // nil for none
 
 	squares, singles [][]int32 // rows of pairs for AddRows
+	factors, sums    []float32 // of Scale, and of its gradient
 	views            [4]Tensor // of streams
 }
 
@@ -50,7 +51,7 @@ func (b *AltUp) Width(in int) (int, error) {
 	}
 	dim := b.Router.In
 	if b.Attention.Post.none() || b.MLP.Post.none() || !b.Attention.Norm.none() || b.RouterNorm.none() || b.Norm.none() || b.LaurelPost.none() || b.PerLayer.Post.none() ||
-		!b.Scale.none() && !b.Scale.ScaleOnly {
+		b.Scale != nil && b.Scale.Len() != dim {
 		return 0, fmt.Errorf("layers: an AltUp without one of its norms, or with a norm of its Attention: %w", snug.ErrConfig)
 	}
 	for _, n := range [...]*Norm{&b.RouterNorm, &b.Norm, &b.LaurelPost, &b.PerLayer.Post} {
@@ -83,7 +84,7 @@ func (b *AltUp) Params(yield func(*Param) bool) {
 	b.Attention.Params(each)
 	b.MLP.Params(each)
 	l := b.PerLayer
-	yieldAll(yield, append(lists, b.Correct.list(), b.Scale.list(), []*Param{l.Tokens, l.Table.Table, l.Projection}, l.Norm.list(), listOf(l.Gate), listOf(l.Out), l.Post.list(), b.Last.list())...)
+	yieldAll(yield, append(lists, b.Correct.list(), []*Param{b.Scale, l.Tokens, l.Table.Table, l.Projection}, l.Norm.list(), listOf(l.Gate), listOf(l.Out), l.Post.list(), b.Last.list())...)
 }
 
 // altUpSaved is what an AltUp keeps.
@@ -248,7 +249,8 @@ func (b *AltUp) finish(p *Pass, streams, y *Tensor) *Tensor {
 	}
 	p.Put(innovation, e)
 	own, l := p.Get(b.dim()), b.PerLayer
-	b.Scale.Compute(p, own, Stats{}, b.stream(p, 0, streams, b.Active))
+	p.copyTo(own, b.stream(p, 0, streams, b.Active))
+	b.scale(p, own, nil)
 	gate, up := p.Get(l.n()), l.embed(p)
 	l.Gate[0].compute(p, gate, own, 0)
 	l.Activation.compute(p, up, gate, up, nil)

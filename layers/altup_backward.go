@@ -102,7 +102,8 @@ func (b *AltUp) gateBackward(p *Pass, streams, innovation, e, dy *Tensor) {
 	active, own := p.Get(b.dim()), p.Get(b.dim())
 	p.copyTo(active, b.stream(p, 0, streams, b.Active))
 	b.correct(p, active, innovation, e, b.Active)
-	b.Scale.Compute(p, own, Stats{}, active)
+	p.copyTo(own, active)
+	b.scale(p, own, nil)
 	gate, up, act := p.Get(l.n()), l.embed(p), p.Get(l.n())
 	l.Gate[0].compute(p, gate, own, 0)
 	l.Activation.compute(p, act, gate, up, nil)
@@ -119,7 +120,7 @@ func (b *AltUp) gateBackward(p *Pass, streams, innovation, e, dy *Tensor) {
 	p.Put(up)
 	dx := linearBackward(p, own, l.Gate, gate)
 	p.Put(gate)
-	b.Scale.Gradients(p, dx, dx, Stats{}, active, 0)
+	b.scale(p, dx, active)
 	p.add(b.stream(p, 0, dy, b.Active), dx)
 	p.Put(dx, active)
 }

@@ -190,3 +190,57 @@ func (l *Streams) rescaleBackward(p *Pass, dx, d, raw, x *Tensor) {
 		return nil
 	})
 }
+
+// scale multiplies the rows of x by Scale. With an input, x is a gradient, and the gradient of Scale is added to the window.
+func (b *AltUp) scale(p *Pass, x, input *Tensor) {
+	if b.Scale == nil {
+		return
+	}
+	p.Do(func() error {
+		if b.factors == nil {
+			b.factors, b.sums = make([]float32, b.dim()), make([]float32, b.dim())
+		}
+		if err := amp.Cast(snug.ViewOf(b.factors), b.Scale.Value); err != nil {
+			return err
+		}
+		clear(b.sums)
+		xs, ins := newRows32(x.View, b.dim()), rows32{}
+		if input != nil {
+			ins = newRows32(input.View, b.dim())
+		}
+		for i := range p.rows {
+			row := xs.load(i)
+			if input != nil {
+				for j, v := range ins.load(i) {
+					b.sums[j] += v * row[j]
+				}
+			}
+			for j, f := range b.factors {
+				row[j] *= f
+			}
+			xs.store(i)
+		}
+		if input == nil || !b.Scale.Trains {
+			return nil
+		}
+		acc, into, err := p.Gradient(b.Scale)
+		if err != nil {
+			return err
+		}
+		alpha, beta, err := into.Factors()
+		if err != nil {
+			return err
+		}
+		g := acc.Float32s()
+		for j, sum := range b.sums {
+			if beta == 0 {
+				g[j] = 0
+			}
+			g[j] = beta*g[j] + alpha*sum
+		}
+		return nil
+	})
+	if input != nil {
+		p.Done(b.Scale)
+	}
+}

@@ -50,7 +50,7 @@ func someAltUp(t *rapid.T, dim int, linear func(string, int, int) Linear, flip f
 		b.MLP.Sparsity = 0.3
 	}
 	if flip("scale") {
-		b.Scale = *NewLayerScale("scale", dim, 1)
+		b.Scale = newParam("scale", 1, dim)
 	}
 	streams := func(name string) (l *Streams) {
 		if flip(name) {
@@ -146,7 +146,13 @@ func (d *definition) altUp(b *AltUp, x []float64) []float64 {
 	}
 	l := b.PerLayer
 	own := l.n()
-	gate := d.linear(&l.Gate[0], d.norm(b.Scale, slices.Clone(out[b.Active])))
+	active := slices.Clone(out[b.Active])
+	for i := range active {
+		if b.Scale != nil {
+			active[i] *= d.values[b.Scale][i%dim]
+		}
+	}
+	gate := d.linear(&l.Gate[0], active)
 	var t, tokens []float64
 	for _, token := range d.batch.Tokens {
 		for j := range dim {

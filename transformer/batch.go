@@ -266,7 +266,7 @@ func (m *Model) checkTokens(tokens []int32) error {
 // widest returns the number of elements of a row of the widest activation.
 func (m *Model) widest() int {
 	c := &m.config
-	n := max(c.Dim, c.widestHidden(), c.queryRows(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count, c.PerLayer)
+	n := max(c.Dim, c.widestHidden(), c.queryRows(), c.Heads*(c.Latent.KeyDim+c.Latent.ValueDim), c.Experts.Hidden, c.Experts.Shared, c.Experts.Count, c.PerLayer, c.AltUp.Streams*c.Dim)
 	for x := range c.mixes {
 		n = max(n, x.width(c))
 	}

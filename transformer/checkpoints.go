@@ -174,7 +174,7 @@ func (c *checkpoint) Load(ctx context.Context) (*tensor, error) {
 	for err := error(nil); c.leaves() && o.Err == nil; o.Err = err {
 		err = c.m.arrive()
 	}
-	y := o.Get(c.m.config.Dim)
+	y := o.Get(int(c.bytes) / o.Rows() / c.m.dtype.Size())
 	size := pieceBytes / c.m.dtype.Size()
 	for i := range c.pieces {
 		o.Do(func() error {

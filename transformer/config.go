@@ -61,6 +61,10 @@ type Config struct {
 	WideShared bool
 	// PerLayer, unless 0, is how many elements each layer takes from a table of its own, of PerLayerVocab tokens, see [layers.PerLayer].
 	PerLayer, PerLayerVocab int
+	// AltUp describes rows of several streams, of which each layer computes one; the zero AltUp is of rows of one.
+	AltUp AltUp
+	// Sparsity, unless nil, has for each layer the share of the gate of its MLP that becomes 0, see [layers.MLP]; with AltUp.
+	Sparsity []float64
 
 	QKVBias bool // the projections to q, k and v have biases
 	OutBias bool // the projection of attention's output has a bias
@@ -200,6 +204,12 @@ type Experts struct {
 	RouterLoss float64
 }
 
+// AltUp describes the streams of a model, see [layers.AltUp]. Its layers have PerLayer and PostNorms.
+type AltUp struct {
+	Streams, Active int // number of streams, and the one that a layer computes
+	Rank            int // of the Laurel of a layer
+}
+
 // FullAttention describes the layers without a window where these differ from the layers with one. The zero FullAttention says that they
 // do not.
 type FullAttention struct {
@@ -303,7 +313,7 @@ func (c *Config) hasExperts(layer int) bool {
 
 // halves returns how many stages a layer has.
 func (c *Config) halves() int {
-	if c.Parallel {
+	if c.Parallel || c.AltUp.Streams > 0 {
 		return 1
 	}
 	return 2
@@ -447,6 +457,9 @@ func (c *Config) check() error {
 	case !slices.Contains([]Activation{SiLU, GELUTanh, GELU, ReLU2}, c.Activation):
 		return bad("Activation", "%q, want %q, %q, %q or %q", c.Activation, SiLU, GELUTanh, GELU, ReLU2)
 	}
+	if err := c.checkAltUp(); err != nil {
+		return err
+	}
 	if c.BOS < -1 || c.Pad < -1 || slices.ContainsFunc(c.EOS, func(id int) bool { return id < 0 }) {
 		return bad("BOS", "tokens %d, %d and %d, want 0 or more; BOS and Pad may be -1", c.BOS, c.EOS, c.Pad)
 	}
@@ -467,6 +480,27 @@ func (c *Config) check() error {
 		return err
 	}
 	return c.checkSizes()
+}
+
+// checkAltUp returns an error unless the streams are whole.
+func (c *Config) checkAltUp() error {
+	a := &c.AltUp
+	switch {
+	case *a == AltUp{} && c.Sparsity == nil:
+		return nil
+	case a.Streams < 2 || a.Streams > 64 || a.Active < 0 || a.Active >= a.Streams || a.Rank < 1 || a.Rank > maxCount || c.names().altUp.router == "":
+		return bad("AltUp.Streams", "%d, of which layers compute number %d, and a Laurel of rank %d, want 2 to 64, one of them, and 1 or more, in a family that has them", a.Streams, a.Active, a.Rank)
+	case c.PerLayer < 1 || !c.PostNorms || c.NormPlusOne || c.Mixers != nil || c.Experts.Count > 0 || c.LayerScalar || c.Parallel || c.Dim > math.MaxInt32/a.Streams:
+		return bad("AltUp.Streams", "%d, want PerLayer and PostNorms, and neither NormPlusOne, Mixers, Experts, LayerScalar nor Parallel", a.Streams)
+	case c.Sparsity != nil && len(c.Sparsity) != c.Layers:
+		return bad("Sparsity", "%d layers, want %d or nil", len(c.Sparsity), c.Layers)
+	}
+	for i, share := range c.Sparsity {
+		if !(share >= 0 && share < 1) {
+			return bad("Sparsity", "%v in layer %d, want 0 or more, and less than 1", share, i)
+		}
+	}
+	return nil
 }
 
 // checkExperts returns an error unless the fields of the experts fit one another.

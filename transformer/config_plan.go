@@ -84,6 +84,12 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 			kept[of], m.Beside = true, m.Beside+4*s.rows*int64(c.keys(of))
 		}
 	}
+	var streams []plan.Layer
+	if c.AltUp.Streams > 0 {
+		if streams, err = c.planAltUp(tokens); err != nil {
+			return plan.Model{}, err
+		}
+	}
 	for i := range c.Layers {
 		own := c.of(i)
 		second := own.planMLP
@@ -93,7 +99,9 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 				second = own.planBeside
 			}
 		}
-		if x := c.mixer(i); x != nil {
+		if streams != nil {
+			m.Layers = append(m.Layers, streams[i])
+		} else if x := c.mixer(i); x != nil {
 			first := x.plan(c, s)
 			if c.Mamba.Beside {
 				first = c.planHybrid(s, i)
@@ -104,7 +112,7 @@ func (c *Config) Plan(tokens int) (_ plan.Model, err error) {
 		} else {
 			m.Layers = append(m.Layers, first, second(own.sizes(tokens)))
 		}
-		if last := &m.Layers[len(m.Layers)-1]; c.PerLayer > 0 {
+		if last := &m.Layers[len(m.Layers)-1]; c.PerLayer > 0 && streams == nil {
 			c.planPerLayer(s, last)
 		}
 		if last := &m.Layers[len(m.Layers)-1]; c.LayerScalar {

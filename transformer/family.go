@@ -82,6 +82,7 @@ type names struct {
 	delta                                                                deltaNames // of [DeltaNet]
 	experts                                                              expertNames
 	latent                                                               latentNames
+	altUp                                                                altUpNames
 
 	conv        bool   // the matrices of the layers are [in, out]
 	interleaved bool   // rows of qkv are q, k and v of a head, and then those of the next
@@ -94,6 +95,9 @@ type names struct {
 
 // perLayerNames are the names of what Config.PerLayer has: three of the model, and three of a layer.
 type perLayerNames struct{ tokens, projection, norm, gate, out, post string }
+
+// altUpNames are the names of what Config.AltUp has: two of the model, before the number of a stream, and those of a layer.
+type altUpNames struct{ first, last, norm, router, predict, correct, scale, left, right, post string }
 
 // layout says how the names in a folder differ from the names of the family.
 type layout struct {
@@ -201,7 +205,7 @@ func ropedLayers(c *Config) {
 	c.LayerNorm, c.LearnedPositions, c.PostNorms, c.PackedQKV, c.UpBias, c.Sinks, c.Parallel, c.OneNorm = false, false, false, false, false, false, false, false
 	c.Gated, c.Experts = true, Experts{}
 	c.ValueNorm, c.LayerScalar, c.Full, c.Latent = false, false, FullAttention{}, Latent{}
-	c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab = 0, false, 0, 0
+	c.SharedKV, c.WideShared, c.PerLayer, c.PerLayerVocab, c.AltUp, c.Sparsity = 0, false, 0, 0, AltUp{}, nil
 }
 
 // routedLayers sets what most families with experts have. Experts have a width of their own.

@@ -17,7 +17,7 @@ func init() {
 		residual: []string{".o_proj.weight", ".down_proj.weight"},
 		layers: func(c *Config) {
 			c.PostNorms, c.ValueNorm, c.LayerScalar, c.Full, c.SharedKV, c.WideShared = false, false, false, FullAttention{}, 0, false
-			c.PerLayer, c.PerLayerVocab = 0, 0
+			c.PerLayer, c.PerLayerVocab, c.AltUp, c.Sparsity = 0, 0, AltUp{}, nil
 		},
 	})
 }

@@ -33,7 +33,7 @@ func (m *Model) attendAll(ctx context.Context, list []*Generator, rows int) (*te
 			return nil, err
 		}
 		m.pass.Put(x)
-		if x = z; m.config.Parallel {
+		if x = z; m.config.halves() == 1 {
 			m.stages[at].vectors().AddTo(o, x)
 			continue
 		}

@@ -135,7 +135,7 @@ func (m *Model) checkDevice() error {
 		name string
 		is   bool
 	}{{"latent attention", m.config.latent()}, {"groups of experts", m.config.Experts.Groups > m.config.Experts.ChosenGroups},
-		{"factors of experts", m.config.Experts.Beside}, {"a gate of attention's output", m.config.OutputGate}} {
+		{"factors of experts", m.config.Experts.Beside}, {"a gate of attention's output", m.config.OutputGate}, {"streams", m.config.AltUp.Streams > 0}} {
 		if n.is && !m.dev.IsCPU() {
 			return fmt.Errorf("the model has %s, which the CPU alone computes, and the device is %s: %w", n.name, m.dev, snug.ErrDevice)
 		}

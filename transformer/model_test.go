@@ -62,6 +62,15 @@ func tinyBeside() *Config {
 	return c
 }
 
+// tinyStreams has rows of three streams.
+func tinyStreams() *Config {
+	c := tinyShared()
+	c.Family, c.LayerScalar, c.WideShared, c.Full = "gemma3n_text", false, false, FullAttention{}
+	c.Rope = Rope{Kind: RopeDefault, Theta: 40, Dim: c.HeadDim}
+	c.AltUp, c.Sparsity = AltUp{Streams: 3, Active: 1, Rank: 2}, []float64{0.4, 0, 0, 0.2, 0}
+	return c
+}
+
 func tinyGPT2(act Activation) *Config {
 	return &Config{
 		Family: "gpt2", Vocab: 11, Dim: 8, Hidden: 9, Layers: 2, Heads: 2, KVHeads: 2, HeadDim: 4, Context: 16,

@@ -2,6 +2,7 @@ package transformer
 
 import (
 	"context"
+	"fmt"
 	"math"
 
 	"github.com/snug-ml/snug"
@@ -118,14 +119,23 @@ func (s *stage) Backward(ctx context.Context, x *tensor, kept saved, d *tensor) 
 // cost returns the costs of a batch of so many sequences of so many tokens, see [Model.Costs].
 func (s *stage) cost(sequences, tokens int) (c remat.Cost) {
 	rows := int64(sequences) * int64(tokens)
-	c = s.pass.Cost(s.half, s.config.Dim, layers.Batch{Rows: int(rows), Sequences: sequences, Longest: tokens})
+	c = s.pass.Cost(s.half, s.config.widthOf(s.index), layers.Batch{Rows: int(rows), Sequences: sequences, Longest: tokens})
 	c.ForwardTime, c.BackwardTime = s.times(rows, tokens)
 	if s.index == 0 {
 		// It makes its input: it holds the embedding, and its gradient, which is no other stage's.
-		c.ForwardExtra += c.Output
-		c.BackwardExtra += 2 * c.Output
+		made := rows * int64(s.config.Dim) * int64(s.dtype.Size())
+		c.ForwardExtra += made
+		c.BackwardExtra += 2 * made
 	}
 	return c
+}
+
+// widthOf returns the elements of a row that enters a stage: for the first and the one behind the last they are a row of the embedding.
+func (c *Config) widthOf(stage int) int {
+	if stage > 0 && stage < c.Layers*c.halves() {
+		return max(1, c.AltUp.Streams) * c.Dim
+	}
+	return c.Dim
 }
 
 // times returns the 10⁹ multiply-adds of a stage.
@@ -155,6 +165,9 @@ func (s *stage) times(rows int64, tokens int) (forward, backward float64) {
 	case mixing:
 		forward = giga * float64(c.mixer(s.index/2).work(c))
 		return forward, 2 * forward
+	case *layers.AltUp:
+		forward = attention + giga*float64(c.Dim)*float64(3*c.Hidden+2*c.AltUp.Rank+3*c.PerLayer+c.AltUp.Streams*c.AltUp.Streams)
+		return forward, 2.5 * forward
 	case *layers.Experts:
 		forward = giga * float64(c.Dim) * float64(3*(c.Experts.Chosen*c.Experts.Hidden+c.Experts.Shared)+c.Experts.Count)
 		return forward, 3 * forward
@@ -190,8 +203,12 @@ func (m *Model) makeStages() {
 		m.table.Positions = m.param(c.positions())
 	}
 	for i := range c.Layers {
-		if c.Parallel {
+		switch {
+		case c.Parallel:
 			m.stages = append(m.stages, &stage{m, i, m.parallelLayer(i)})
+			continue
+		case c.AltUp.Streams > 0:
+			m.stages = append(m.stages, &stage{m, i, m.altUpLayer(i)})
 			continue
 		}
 		first := &stage{m, 2 * i, nil}
@@ -318,20 +335,58 @@ func (m *Model) attentionLayer(layer int) attends {
 
 // scaled returns the second half of a layer with the embedding and times the number of the layer, if it has them.
 func (m *Model) scaled(layer int, h half) half {
-	if c := &m.config; c.PerLayer > 0 {
-		n, block := &c.names().perLayer, c.block(layer)
-		b := &layers.PerLayer{Layer: h, Table: &m.table, Tokens: m.param(n.tokens + ".weight"), Projection: m.param(n.projection + ".weight"),
-			Norm: m.norm(n.norm), Post: m.norm(block + n.post), Activation: activations[c.Activation], Index: layer, Count: c.Layers}
-		b.Norm.Eps *= float32(c.Dim) // of what transformers divides by the root of Dim before
-		b.Gate = []linear{m.linear(block+n.gate, c.Dim, c.PerLayer)}
-		b.Out = []linear{m.linear(block+n.out, c.PerLayer, c.Dim)}
-		m.addLayers(b.Gate, b.Out)
-		h = b
+	if m.config.PerLayer > 0 {
+		h = m.perLayer(layer, h)
 	}
 	if !m.config.LayerScalar {
 		return h
 	}
 	return &layers.Scaled{Layer: h, Factor: m.param(m.config.block(layer) + m.config.names().scalar)}
+}
+
+// perLayer returns a half with the embedding of its layer.
+func (m *Model) perLayer(layer int, h half) *layers.PerLayer {
+	c := &m.config
+	n, block := &c.names().perLayer, c.block(layer)
+	b := &layers.PerLayer{Layer: h, Table: &m.table, Tokens: m.param(n.tokens + ".weight"), Projection: m.param(n.projection + ".weight"),
+		Norm: m.norm(n.norm), Post: m.norm(block + n.post), Activation: activations[c.Activation], Index: layer, Count: c.Layers}
+	b.Norm.Eps *= float32(c.Dim) // of what transformers divides by the root of Dim before
+	b.Gate = []linear{m.linear(block+n.gate, c.Dim, c.PerLayer)}
+	b.Out = []linear{m.linear(block+n.out, c.PerLayer, c.Dim)}
+	m.addLayers(b.Gate, b.Out)
+	return b
+}
+
+// altUpLayer makes a layer of streams.
+func (m *Model) altUpLayer(layer int) *layers.AltUp {
+	c, n, block := &m.config, &m.config.names().altUp, m.config.block(layer)
+	streams := c.AltUp.Streams
+	b := &layers.AltUp{
+		Streams: streams, Active: c.AltUp.Active, RouterNorm: m.norm(block + n.norm), LaurelPost: m.norm(block + n.post), Scale: m.param(block + n.scale),
+		Router: m.linear(block+n.router, c.Dim, streams), Predict: m.linear(block+n.predict, streams, streams*streams), Correct: m.linear(block+n.correct, streams, streams),
+		Laurel: []linear{m.linear(block+n.left, c.Dim, c.AltUp.Rank), m.linear(block+n.right, c.AltUp.Rank, c.Dim)},
+		MLP:    m.mlpLayer(layer), Attention: m.attentionLayer(layer).(*layers.Attention), PerLayer: m.perLayer(layer, nil), // supported refuses Latent
+	}
+	b.Norm, b.Attention.Norm = b.Attention.Norm, layers.Norm{}
+	if c.Sparsity != nil {
+		b.MLP.Sparsity = c.Sparsity[layer]
+	}
+	m.addLayers(b.Laurel)
+	projections := func(name string) *layers.Streams {
+		l := &layers.Streams{}
+		for i := range streams - 1 {
+			l.Projections = append(l.Projections, m.linear(fmt.Sprint(name, i), c.Dim, c.Dim))
+		}
+		m.addLayers(l.Projections)
+		return l
+	}
+	if layer == 0 {
+		b.First = projections(n.first)
+	}
+	if layer == c.Layers-1 {
+		b.Last = projections(n.last)
+	}
+	return b
 }
 
 // latentLayer is attentionLayer for a Latent.
@@ -380,7 +435,13 @@ func (m *Model) reserveKeyValues(backward bool) error {
 
 // keyValues returns the keys and values of a layer that others read, and has the layer keep them.
 func (m *Model) keyValues(layer int) *layers.KeyValues {
-	a := m.stages[2*layer].half.(*layers.Attention)
+	var a *layers.Attention
+	switch b := m.stages[m.config.halves()*layer].half.(type) {
+	case *layers.Attention:
+		a = b
+	case *layers.AltUp:
+		a = b.Attention
+	}
 	if a.Keeps == nil {
 		a.Keeps = &layers.KeyValues{}
 		m.keeps = append(m.keeps, keyValues{a.Keeps, a.KVHeads * a.HeadDim})

@@ -70,6 +70,8 @@ func (c *Config) stageName(stage int) string {
 	switch {
 	case c.Parallel:
 		half = "parallel"
+	case c.AltUp.Streams > 0:
+		half = "altup"
 	case stage%2 == 0 && c.mixer(layer) != nil:
 		half = c.mixer(layer).stage
 	case stage%2 == 0:
@@ -94,6 +96,9 @@ func (c *Config) tensorsOf(in layout) *lister {
 		l.add(n.perLayer.tokens+".weight", c.PerLayerVocab, c.Layers*c.PerLayer)
 		l.add(n.perLayer.projection+".weight", c.Layers*c.PerLayer, c.Dim)
 		l.add(n.perLayer.norm+".weight", c.PerLayer)
+	}
+	for i := 1; i < c.AltUp.Streams; i++ {
+		l.linear(fmt.Sprint(n.altUp.first, i-1), c.Dim, c.Dim, false)
 	}
 	for i := range c.Layers {
 		l.prefix, l.stage = in.body+c.block(i), c.halves()*i
@@ -133,6 +138,13 @@ func (c *Config) tensorsOf(in layout) *lister {
 		if c.LayerScalar {
 			l.add(n.scalar, 1)
 		}
+		if c.AltUp.Streams > 0 {
+			l.altUp()
+		}
+	}
+	l.prefix = in.body
+	for i := 1; i < c.AltUp.Streams; i++ {
+		l.linear(fmt.Sprint(n.altUp.last, i-1), c.Dim, c.Dim, false)
 	}
 	l.prefix, l.stage = in.body, c.halves()*c.Layers
 	l.norm(n.norm)
@@ -187,7 +199,7 @@ func (l *lister) norm(name string) {
 // attention lists the first half of a layer.
 func (l *lister) attention(c *Config) {
 	n, queries, keys := l.names, c.Heads*c.HeadDim, c.KVHeads*c.HeadDim
-	shared := c.reads(l.stage / 2)
+	shared := c.reads(l.stage / l.halves())
 	l.norm(n.attentionNorm)
 	if c.latent() {
 		l.latent()
@@ -221,6 +233,19 @@ func (l *lister) attention(c *Config) {
 	if l.PostNorms {
 		l.norm(n.attentionPost)
 	}
+}
+
+// altUp lists what a layer of streams has.
+func (l *lister) altUp() {
+	n, a := &l.names.altUp, &l.AltUp
+	l.add(n.norm+".weight", l.Dim)
+	l.linear(n.router, a.Streams, l.Dim, false)
+	l.linear(n.predict, a.Streams*a.Streams, a.Streams, false)
+	l.linear(n.correct, a.Streams, a.Streams, false)
+	l.add(n.scale, l.Dim)
+	l.linear(n.left, a.Rank, l.Dim, false)
+	l.linear(n.right, l.Dim, a.Rank, false)
+	l.add(n.post+".weight", l.Dim)
 }
 
 // latent lists the rest of the first half of a layer with a Latent.
@@ -323,5 +348,12 @@ func (c *Config) corrects(name string) bool {
 // isRouter reports whether a matrix is the matrix of a router. Such a matrix is small, and errors in it would change
 // the choice of experts. So it stays in floats and has no adapter.
 func (c *Config) isRouter(name string) bool {
+	if n := &c.names().altUp; c.AltUp.Streams > 0 {
+		for _, small := range [...]string{n.router, n.predict, n.correct} {
+			if strings.HasSuffix(name, "."+small+".weight") {
+				return true
+			}
+		}
+	}
 	return c.Experts.Count > 0 && strings.HasSuffix(name, c.names().experts.router+".weight")
 }
