@@ -15,6 +15,9 @@ func init() {
 			c.NoRope, c.Rope.Interleaved, c.OutBias, c.Experts = nil, false, false, e
 		},
 		fields: func(f *fields, c *Config) {
+			if f.out == nil { // without a head_dim it is the whole part of the quotient, as of the class's own defaults
+				f.std.headDim = get(f, "hidden_size", f.std.dim) / max(1, get(f, "num_attention_heads", f.std.heads))
+			}
 			c.counts(f, nil)
 			c.activation(f, "hidden_act", "silu")
 			field(f, "attention_bias", &c.QKVBias, false)

@@ -34,7 +34,7 @@ func (c *Config) latentQueryRope(f *fields, interleaved bool) {
 	c.HeadDim = l.RopeDim
 	if p := f.ropeObject("rope_parameters", "rope_scaling"); f.err == nil && p == nil {
 		f.notRead("rope_theta")
-		c.Rope = Rope{Kind: RopeYarn, Theta: 10_000, Dim: l.RopeDim, Factor: 128, OriginalPositions: 8192, BetaFast: 32, BetaSlow: 1, MScale: 1, MScaleAllDim: 1, QueryScale: 0.1}
+		c.Rope = Rope{Kind: RopeYarn, Theta: 10_000, Dim: l.RopeDim, Factor: 128, OriginalPositions: get(f, "original_max_position_embeddings", 8192), BetaFast: 32, BetaSlow: 1, MScale: 1, MScaleAllDim: 1, QueryScale: 0.1}
 	} else if f.err == nil {
 		p.alias("rope_type", "type")
 		if turned := int(float64(head) * get(p, share, turnedShare(l.RopeDim, head))); turned != l.RopeDim {
