@@ -111,8 +111,15 @@ func nullable[T comparable](f *fields, name string, value *T, standard T) {
 
 // put writes a member.
 func (f *fields) put(name string, value any) {
-	if x, is := value.(float64); is {
+	switch x := value.(type) {
+	case float64:
 		value = strictjson.Float(x)
+	case []float64:
+		list := make([]strictjson.Float, len(x))
+		for i, v := range x {
+			list[i] = strictjson.Float(v)
+		}
+		value = list
 	}
 	if f.out != nil {
 		f.out[name] = value

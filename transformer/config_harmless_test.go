@@ -113,8 +113,8 @@ func TestFieldsThatTransformersReads(t *testing.T) {
 	for family, f := range families {
 		require.NotEmpty(t, f.Changes)
 		base := `{"model_type":"` + family + `"}`
-		if family == "deepseek_v2" { // whose default is none
-			base = `{"model_type":"deepseek_v2","num_experts_per_tok":6}`
+		if own := map[string]string{"deepseek_v2": `"num_experts_per_tok":6`, "granitemoehybrid": `"num_local_experts":0`}[family]; own != "" { // whose default is none
+			base = `{"model_type":"` + family + `",` + own + `}`
 		}
 		plain, err := parseConfig([]byte(base))
 		require.NoError(t, err)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 	"strconv"
+
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 // This file has the fields of config.json about a Mamba2, as Bamba, Granite 4 and Falcon-H1 have them.
@@ -58,11 +60,11 @@ func (c *Config) stateSpace(f *fields, inner string) {
 // steps has the limits of the steps.
 func (c *Config) steps(f *fields, d *Mamba) {
 	const name = "time_step_limit"
-	most := json.Number(strconv.FormatFloat(d.StepMax, 'g', -1, 64))
+	limits := []any{strictjson.Float(d.StepMin), strictjson.Float(d.StepMax)}
 	if d.StepMax == 0 {
-		most = "1e999" // infinity, for readers of JSON in Python
+		limits[1] = json.Number("1e999") // infinity, for readers of JSON in Python
 	}
-	if f.put(name, []any{d.StepMin, most}); f.out != nil {
+	if f.put(name, limits); f.out != nil {
 		return
 	}
 	d.StepMin, d.StepMax = 0, 0

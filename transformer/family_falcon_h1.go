@@ -37,7 +37,9 @@ func init() {
 			c.Mamba.OutBias, c.Mamba.NormFirst = out, first && c.Mamba.Norm
 			c.muP(f)
 			c.rope(f)
-			f.ignore("num_logits_to_keep")
+			for _, name := range []string{"num_logits_to_keep", "mamba_use_mlp", "mlp_expansion_factor", "time_step_floor", "time_step_max", "time_step_min"} { // of TII's own code
+				f.ignore(name)
+			}
 		},
 	})
 }

@@ -27,6 +27,9 @@ func init() {
 			c.mixersOf(f, Mamba2)
 			c.positionType(f)
 			c.rope(f)
+			for _, name := range []string{"init_method", "normalization_function", "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef"} { // of IBM's own code, and of experts
+				f.ignore(name)
+			}
 		},
 	})
 }

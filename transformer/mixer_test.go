@@ -2,6 +2,8 @@ package transformer
 
 import (
 	"fmt"
+	"math"
+	"path/filepath"
 	"testing"
 
 	"github.com/snug-ml/snug"
@@ -48,9 +50,67 @@ func TestMixersRefused(t *testing.T) {
 	require.ErrorIs(t, g.CheckPrefix(), snug.ErrConfig)
 }
 
-// TestShortConvPacked: packed sequences have the loss and the gradients of sequences alone, and a Generator the logits of a whole text whatever its chunks.
-func TestShortConvPacked(t *testing.T) {
-	m, err := Open("testdata/models/lfm2", Options{})
+// TestMambaRefused: what a Config cannot have of a Mamba2, and what files of others cannot hold.
+func TestMambaRefused(t *testing.T) {
+	config, err := ReadConfig("testdata/models/falcon_h1")
+	require.NoError(t, err)
+	for name, row := range map[string]struct {
+		change func(c *Config)
+		want   string
+	}{
+		"no heads":     {func(c *Config) { c.Mamba.Heads = 0 }, "Mamba.Heads: 0, want 1"},
+		"groups":       {func(c *Config) { c.Mamba.Groups = 4 }, "a divisor of the 6 heads"},
+		"taps":         {func(c *Config) { c.Mamba.Taps = 257 }, "want 1 to 256"},
+		"large":        {func(c *Config) { c.Mamba.Heads, c.Mamba.HeadDim = 1<<27, 1<<27 }, "too many"},
+		"norm first":   {func(c *Config) { c.Mamba.NormFirst = true }, "without a Norm"},
+		"limits":       {func(c *Config) { c.Mamba.StepMin, c.Mamba.StepMax = 2, 1 }, "the second not less"},
+		"factors":      {func(c *Config) { c.Mamba.Factors[2] = math.NaN() }, "NaN in place 2"},
+		"out factor":   {func(c *Config) { c.Mamba.OutFactor = -1 }, "OutFactor: -1"},
+		"no attention": {func(c *Config) { c.Mamba.Beside = false }, "Mamba"},
+		"some layers":  {func(c *Config) { c.Mixers = []Mixer{Mamba2, ""} }, "Mixers"},
+		"no mixers":    {func(c *Config) { c.Mixers = nil }, "beside no Mixers"},
+		"other family": {func(c *Config) { c.Family = Llama }, `models of the family "llama" have none`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := *config
+			row.change(&c)
+			_, err := New(&c, Options{})
+			require.ErrorIs(t, err, snug.ErrConfig)
+			require.ErrorContains(t, err, row.want)
+		})
+	}
+	for name, text := range map[string]string{
+		"experts":           `{"model_type":"granitemoehybrid"}`,
+		"heads":             `{"model_type":"falcon_h1","mamba_n_heads":3}`,
+		"limit":             `{"model_type":"falcon_h1","time_step_limit":[0,0]}`,
+		"limits":            `{"model_type":"falcon_h1","time_step_limit":[1]}`,
+		"multipliers":       `{"model_type":"falcon_h1","ssm_multipliers":[1,1]}`,
+		"a multiplier of 0": `{"model_type":"falcon_h1","key_multiplier":0}`,
+		"input and bias":    `{"model_type":"falcon_h1","attention_in_multiplier":2,"attention_bias":true}`,
+		"types":             `{"model_type":"granitemoehybrid","num_local_experts":0,"num_hidden_layers":1,"layer_types":["conv"]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := parseConfig([]byte(text))
+			require.ErrorIs(t, err, snug.ErrConfig)
+		})
+	}
+	c, err := parseConfig([]byte(`{"model_type":"falcon_h1","time_step_limit":[0.5,{"__float__":"Infinity"}]}`))
+	require.NoError(t, err)
+	require.Equal(t, [2]float64{0.5, 0}, [2]float64{c.Mamba.StepMin, c.Mamba.StepMax})
+	m, err := Open("testdata/models/falcon_h1", Options{})
+	require.NoError(t, err)
+	require.ErrorIs(t, m.SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), GGUFOptions{}), snug.ErrConfig)
+}
+
+// TestMixersPacked: packed sequences have the loss and the gradients of sequences alone, and a Generator the logits of a whole text whatever its chunks.
+func TestMixersPacked(t *testing.T) {
+	for _, name := range []string{"lfm2", "granitemoehybrid", "falcon_h1"} {
+		t.Run(name, func(t *testing.T) { packedMixers(t, name) })
+	}
+}
+
+func packedMixers(t *testing.T, name string) {
+	m, err := Open("testdata/models/"+name, Options{})
 	require.NoError(t, err)
 	tokens, starts := []int32{3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5}, []int{0, 1, 6, 11}
 	vocab := m.Config().Vocab

@@ -48,7 +48,7 @@ SPELLINGS = {
 }
 DEFAULTS = ["falcon_h1"]
 FIELDS = {
-    "falcon_h1": {**TINY_WHOLE, "mamba_d_ssm": 24, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 3},
+    "falcon_h1": {**TINY_WHOLE, "mamba_chunk_size": 8, "mamba_d_ssm": 24, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 3},
 }
 
 

@@ -24,7 +24,7 @@ PUBLISHED = {
         "torch_dtype": "bfloat16", "transformers_version": "4.56.0", "use_cache": True, "vocab_size": 100352,
     },
 }
-TINY_HYBRID = {**TINY_WHOLE, "num_local_experts": 0, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 3, "shared_intermediate_size": 20, "layer_types": ["linear_attention", "full_attention"]}
+TINY_HYBRID = {**TINY_WHOLE, "mamba_chunk_size": 8, "num_local_experts": 0, "mamba_n_heads": 6, "mamba_n_groups": 2, "mamba_d_state": 3, "shared_intermediate_size": 20, "layer_types": ["linear_attention", "full_attention"]}
 SPELLINGS = {
     "granitemoehybrid, attention alone": small("granitemoehybrid", num_local_experts=0, layer_types=["attention"] * 5, mamba_n_heads=4, position_embedding_type="rope"),
     "granitemoehybrid, head": small("granitemoehybrid", num_local_experts=0, layers_block_type=["mamba", "attention"] * 2 + ["mamba"], mamba_n_heads=12, mamba_d_head=8,
