@@ -173,7 +173,7 @@ func (e *Encoder) encode(text string) error {
 		return failed
 	}
 	if err != nil {
-		return fmt.Errorf("tokenizer: %w: %w", err, snug.ErrConfig)
+		return ofText(err)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -147,6 +148,14 @@ func parse(name string, data []byte) (*Tokenizer, error) {
 // refused is an error about something that this package does not have.
 func refused(format string, args ...any) error {
 	return fmt.Errorf(format+": %w", append(args, snug.ErrConfig)...)
+}
+
+// ofText is an error about a text, which wraps snug.ErrConfig.
+func ofText(err error) error {
+	if errors.Is(err, snug.ErrConfig) {
+		return fmt.Errorf("tokenizer: %w", err)
+	}
+	return fmt.Errorf("tokenizer: %w: %w", err, snug.ErrConfig)
 }
 
 // damaged is an error about a file that contradicts itself.

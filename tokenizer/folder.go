@@ -31,7 +31,7 @@ func addForm(f form) {
 }
 
 // others are files that hold a tokenizer in forms that are not read here.
-var others = []string{"sentencepiece.bpe.model", "tiktoken.model", "vocab.json", "vocab.txt"}
+var others = []string{"sentencepiece.bpe.model", "spiece.model", "spm.model", "tiktoken.model", "vocab.json", "vocab.txt"}
 
 // convert is the command that writes tokenizer.json of the other files of a folder.
 func convert(folder string) string {

@@ -12,7 +12,7 @@ const (
 )
 
 func init() {
-	modelKinds["BPE"] = modelKind{func() modelSource { return new(modelFile) }, []string{"vocab", "merges"}}
+	modelKinds["BPE"] = modelKind{func() modelSource { return new(modelFile) }, []string{"vocab", "merges"}, 1}
 }
 
 func (f *modelFile) make(t *Tokenizer) (model, error) {

@@ -35,6 +35,7 @@ type modelSource interface {
 type modelKind struct {
 	source func() modelSource // to decode into
 	keys   []string           // of sections without a type that are of this kind
+	order  int                // of the kinds that such a section may be of, the first one counts, as for the peer
 }
 
 // modelKinds are the kinds of models by their types. The file of a kind adds it.
@@ -51,13 +52,13 @@ func kindOf(keys map[string]json.RawMessage) (string, error) {
 		return "", refused("type %.40q, want %s", fmt.Sprint(kind), names(modelKinds))
 	}
 	best := ""
-	for name, kind := range modelKinds { // the kind with the most keys, of those whose keys are all there
+	for name, kind := range modelKinds {
 		all := true
 		for _, key := range kind.keys {
 			_, has := keys[key]
 			all = all && has
 		}
-		if all && (best == "" || len(kind.keys) > len(modelKinds[best].keys)) {
+		if all && (best == "" || kind.order < modelKinds[best].order) {
 			best = name
 		}
 	}

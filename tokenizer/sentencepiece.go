@@ -6,6 +6,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug/internal/files"
@@ -42,8 +43,15 @@ func init() {
 	addForm(form{order: 2, files: [][]string{{"tokenizer.model"}}, open: openSentencePiece})
 }
 
-// spBegins are the classes of transformers whose texts begin with BOS unless the configuration says otherwise.
-var spBegins = []string{"", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "PreTrainedTokenizer", "TokenizersBackend"}
+// spClass is a class of transformers that reads any tokenizer.model. legacy and begins are what it does where
+// tokenizer_config.json has no key "legacy", and no "add_bos_token": a space in front of each text, and BOS.
+type spClass struct{ legacy, begins bool }
+
+// spClasses are the classes by their names, as of transformers 5.24.
+var spClasses = map[string]spClass{
+	"": {legacy: true}, "PreTrainedTokenizer": {legacy: true}, "TokenizersBackend": {legacy: true},
+	"LlamaTokenizer": {}, "CodeLlamaTokenizer": {begins: true}, "GemmaTokenizer": {legacy: true},
+}
 
 // openSentencePiece builds the tokenizer of tokenizer.model.
 func openSentencePiece(folder string, names []string, c *Config, f configFile) (*Tokenizer, error) {
@@ -67,17 +75,20 @@ func readSentencePiece(data []byte, folder string, c *Config, f configFile) (*To
 	if err != nil {
 		return nil, err
 	}
-	if c.AddBOS == nil && c.AddEOS == nil {
-		if class := f.class(); !slices.Contains(spBegins, class) {
-			return nil, refused("tokenizer_config.json names the class %.60s and neither add_bos_token nor add_eos_token: write these into it", class)
-		}
-		begins := m.named["bos_token"] >= 0
-		c.AddBOS = &begins
+	class, known := spClasses[f.class()]
+	if c.AddBOS == nil && c.AddEOS == nil && !known {
+		return nil, refused("tokenizer_config.json names the class %.60s and neither add_bos_token nor add_eos_token: write these into it", f.class())
 	}
-	for id, token := range f.Decoder { // other names for pieces
-		m.rename(id, token)
+	if c.AddBOS == nil && class.begins {
+		c.AddBOS = &class.begins
 	}
-	m.spaces.always = f.Legacy == nil || *f.Legacy
+	if err := m.rename(f.Decoder); err != nil {
+		return nil, err
+	}
+	m.spaces.always = class.legacy || !known
+	if f.Legacy != nil {
+		m.spaces.always = *f.Legacy
+	}
 	ids := make(map[string]uint32, len(m.pieces))
 	file := &file{Model: modelPart{m}}
 	for id, p := range m.pieces {
@@ -95,12 +106,16 @@ func readSentencePiece(data []byte, folder string, c *Config, f configFile) (*To
 	c.standard(standard, f, nil)
 	own := file.AddedTokens
 	file.AddedTokens = nil
-	known := func(token string) (uint32, bool) {
+	if err := file.addTokens(folder, c, f, func(token string) (uint32, bool) {
 		id, ok := ids[token]
 		return id, ok
-	}
-	if err := file.addTokens(folder, c, f, known, len(m.pieces)); err != nil {
+	}, len(m.pieces)); err != nil {
 		return nil, err
+	}
+	for _, a := range file.AddedTokens { // a special token is never text, although its author has defined it as a piece
+		if a.Special && int64(a.ID) < int64(len(m.pieces)) && m.pieces[a.ID].kind == pieceUser {
+			m.pieces[a.ID].kind = pieceControl
+		}
 	}
 	for _, a := range own {
 		if !slices.ContainsFunc(file.AddedTokens, func(b addedFile) bool { return a.ID == b.ID }) {
@@ -126,19 +141,39 @@ func readSentencePiece(data []byte, folder string, c *Config, f configFile) (*To
 	return t, nil
 }
 
-// rename gives a piece the name of an added token.
-func (m *spModel) rename(id string, token tokenFile) {
-	var n uint32
-	if _, err := fmt.Sscanf(id, "%d", &n); err != nil || int64(n) >= int64(len(m.pieces)) || m.pieces[n].text == token.Content {
-		return
+// rename gives pieces the names of the added tokens with their ids, all at once: two pieces may change names. A piece that is not
+// among them keeps its name, which no other gets.
+func (m *spModel) rename(tokens map[string]tokenFile) error {
+	names := make(map[int]string, len(tokens))
+	for id, token := range tokens {
+		n, err := strconv.ParseUint(id, 10, 31)
+		if err != nil {
+			return damaged("tokenizer_config.json: added_tokens_decoder has the id %.40q", id)
+		}
+		if int(n) < len(m.pieces) {
+			names[int(n)] = token.Content
+		}
 	}
-	if slices.ContainsFunc(m.pieces, func(p spPiece) bool { return p.text == token.Content }) {
-		return
+	if len(names) == 0 {
+		return nil
 	}
-	m.pieces[n].text = token.Content
-	if m.pieces[n].kind == pieceNormal || m.pieces[n].kind == pieceUnused {
-		m.pieces[n].kind = pieceControl
+	kept := make(map[string]bool, len(m.pieces))
+	for id, p := range m.pieces {
+		if _, named := names[id]; !named {
+			kept[p.text] = true
+		}
 	}
+	for id, name := range names {
+		p := &m.pieces[id]
+		if p.text == name || kept[name] {
+			continue
+		}
+		p.text = name
+		if p.kind == pieceNormal || p.kind == pieceUnused {
+			p.kind = pieceControl
+		}
+	}
+	return nil
 }
 
 // make makes the model.
@@ -179,10 +214,10 @@ func (m *spModel) make(t *Tokenizer) (model, error) {
 		return m.makeBPE(ids, unknown, bytes)
 	}
 	u := &unigram{ids: ids, scores: make([]float64, len(m.pieces)), unknown: unknown, bytes: bytes, single: true, cache: newCache()}
-	least, most := float32(math.MaxFloat32), float32(0.1) // as in release 0.2.3: pieces of users have more than all others for their text
+	least := float32(math.MaxFloat32)
 	for _, p := range m.pieces {
 		if p.kind == pieceNormal {
-			least, most = min(least, p.score), max(most, p.score)
+			least = min(least, p.score)
 		}
 	}
 	u.least = float64(least - unknownPenalty)
@@ -192,7 +227,7 @@ func (m *spModel) make(t *Tokenizer) (model, error) {
 		case pieceNormal:
 			u.scores[id] = float64(p.score)
 		case pieceUser:
-			u.scores[id] = float64(float32(len(p.text))*most - 0.1)
+			u.scores[id] = float64(float32(float64(len(p.text))*0.1 - 0.1)) // as in release 0.2.3, whatever the others have
 		default:
 			continue
 		}

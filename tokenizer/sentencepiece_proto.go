@@ -91,13 +91,12 @@ func eachField(data []byte, field func(f protoField) error) error {
 // maxPieces is the most pieces of a model.
 const maxPieces = 1 << 21
 
-// spNames are the numbers of the ids and the texts of tokens with names in TrainerSpec, and what they are without them.
+// spNames are the numbers of the ids of tokens with names in TrainerSpec, and what the ids are without them.
 var spNames = []struct {
-	name     string
-	id, text uint64
-	usual    int64
-	usually  string
-}{{"unk_token", 40, 45, 0, "<unk>"}, {"bos_token", 41, 46, 1, "<s>"}, {"eos_token", 42, 47, 2, "</s>"}, {"pad_token", 43, 48, -1, "<pad>"}}
+	name  string
+	id    uint64
+	usual int64
+}{{"unk_token", 40, 0}, {"bos_token", 41, 1}, {"eos_token", 42, 2}, {"pad_token", 43, -1}}
 
 // parseSentencePiece reads a ModelProto.
 func parseSentencePiece(data []byte) (*spModel, error) {

@@ -83,13 +83,16 @@ const (
 // A folder without tokenizer.json may have, in this order:
 //
 //   - tekken.json, Mistral's. Texts begin with <s> unless tokenizer_config.json has add_bos_token false.
-//   - tokenizer.model, a model of SentencePiece, Unigram or BPE. Its control symbols are special tokens, and its unknown token is
-//     decoded by its name. BOS and EOS are added as tokenizer_config.json says, or else BOS for LlamaTokenizer, GemmaTokenizer and
-//     a folder that names no class. The text behind a special token gets a space in front unless "legacy" is false.
+//   - tokenizer.model, a model of SentencePiece, Unigram or BPE. Its control symbols are special tokens, as are the pieces that
+//     tokenizer_config.json calls special; its unknown token is decoded by its name. What is around the texts is that of transformers
+//     5.24 for the folder: BOS and EOS are added where add_bos_token and add_eos_token are true, and BOS by default for
+//     CodeLlamaTokenizer alone. The text behind a special token gets a space in front as "legacy" says, or else for all
+//     classes but LlamaTokenizer and CodeLlamaTokenizer. The ids of the text are those of sentencepiece; transformers' own
+//     conversion differs in places, and LlamaTokenizer there adds no space to a text that begins with one.
 //   - vocab.json and merges.txt, of transformers' GPT2Tokenizer or Qwen2Tokenizer: tokenizer_config.json says which, or else
 //     config.json by the type of its model.
-//   - vocab.txt, of BertTokenizer, DistilBertTokenizer, ElectraTokenizer or MobileBertTokenizer, with the options of
-//     tokenizer_config.json.
+//   - vocab.txt, of BertTokenizer, DistilBertTokenizer, ElectraTokenizer or MobileBertTokenizer, as tokenizer_config.json says, or
+//     else config.json by the type of its model, with the options of tokenizer_config.json.
 //   - qwen.tiktoken of QWenTokenizer, or a tiktoken.model (or tokenizer.model) whose special tokens tokenizer_config.json has.
 //
 // Added tokens are those of tokenizer_config.json and added_tokens.json, as transformers 5 adds them. For other files the error has
@@ -272,7 +275,7 @@ func (t *Tokenizer) tokens(text string, plain, placed bool) (ids []int32, places
 		return err
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("tokenizer: %w: %w", err, snug.ErrConfig)
+		return nil, nil, ofText(err)
 	}
 	return ids, places, nil
 }

@@ -107,7 +107,7 @@ type unigramFile struct {
 }
 
 func init() {
-	modelKinds["Unigram"] = modelKind{func() modelSource { return new(unigramFile) }, []string{"vocab", "unk_id"}}
+	modelKinds["Unigram"] = modelKind{func() modelSource { return new(unigramFile) }, []string{"vocab", "unk_id"}, 4}
 }
 
 func (f *unigramFile) make(t *Tokenizer) (model, error) {

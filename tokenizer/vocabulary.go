@@ -2,7 +2,9 @@ package tokenizer
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -42,6 +44,9 @@ var classes = map[string]class{
 }
 
 func init() {
+	for name, c := range classes {
+		addClass(name, c.models)
+	}
 	addForm(form{order: 3, files: [][]string{{"vocab.json", "merges.txt"}}, open: openVocabulary, suits: func(folder string, f configFile) bool {
 		_, known := classes[f.classOf(folder)]
 		return known
@@ -63,7 +68,7 @@ func openVocabulary(folder string, _ []string, c *Config, f configFile) (*Tokeni
 	file.Decoder = json.RawMessage(`{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}`)
 	c.standard(made.standard, f, nil)
 	if err := file.addTokens(folder, c, f, model.id, len(model.Vocab)); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tokenizer: %s: %w", folder, err)
 	}
 	t, err := file.build()
 	if err != nil {
@@ -143,12 +148,16 @@ func modelClass(folder string) string {
 	if name := strings.TrimSuffix(text(f.Class), "Fast"); name != "" {
 		return name
 	}
-	for name, c := range classes {
-		if slices.Contains(strings.Fields(c.models), text(f.Type)) {
-			return name
-		}
+	return classOfModel[text(f.Type)]
+}
+
+// classOfModel are the classes of models by their model_type. The file of a class adds them.
+var classOfModel = map[string]string{}
+
+func addClass(name, models string) {
+	for model := range strings.FieldsSeq(models) {
+		classOfModel[model] = name
 	}
-	return ""
 }
 
 // readVocabulary reads vocab.json and merges.txt.
@@ -204,20 +213,19 @@ func (f *file) addTokens(folder string, c *Config, from configFile, known func(t
 	for key, token := range from.Decoder {
 		id, err := strconv.ParseUint(key, 10, 31)
 		if err != nil {
-			return fmt.Errorf("tokenizer: tokenizer_config.json: added_tokens_decoder has the id %.40q: %w", key, snug.ErrCorrupt)
+			return fmt.Errorf("tokenizer_config.json: added_tokens_decoder has the id %.40q: %w", key, snug.ErrCorrupt)
 		}
 		list = append(list, numbered{id, token})
 	}
 	if from.Decoder == nil {
 		var more map[string]uint32
-		path := filepath.Join(folder, "added_tokens.json")
-		data, err := readIf(path, files.Description)
-		if err != nil {
+		data, err := files.ReadInput(filepath.Join(folder, "added_tokens.json"), files.Description)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		if data != nil {
 			if err := strictjson.Unmarshal(data, &more); err != nil {
-				return fmt.Errorf("tokenizer: %s: %w: %w", path, err, snug.ErrCorrupt)
+				return fmt.Errorf("added_tokens.json: %w: %w", err, snug.ErrCorrupt)
 			}
 		}
 		for token, id := range more {
@@ -238,7 +246,7 @@ func (f *file) addTokens(folder string, c *Config, from configFile, known func(t
 			next++
 		}
 		if id >= 0 && uint32(id) != given {
-			return fmt.Errorf("tokenizer: %s: the added token %.100q has the id %d, and comes to %d after the tokens of the vocabulary: %w", folder, t.Content, id, given, snug.ErrCorrupt)
+			return fmt.Errorf("the added token %.100q has the id %d, and comes to %d after the tokens of the vocabulary: %w", t.Content, id, given, snug.ErrCorrupt)
 		}
 		isSpecial := t.Special || special[t.Content]
 		normalized := !isSpecial

@@ -89,6 +89,8 @@ func TestNoTokenizerFile(t *testing.T) {
 		{"nothing", map[string]any{"config.json": "{}"}, "has no tokenizer.json: download it with the model"},
 		{"a damaged model of SentencePiece", map[string]any{"tokenizer.model": "\x0a\x0e"}, `tokenizer.model: the file is no model of SentencePiece: a field of 14 bytes, and 0 are left`},
 		{"a model of SentencePiece for another class", map[string]any{"sentencepiece.bpe.model": "\x0a\x0e"}, `has no tokenizer.json, and sentencepiece.bpe.model is not read: write tokenizer.json by: pip install transformers sentencepiece tiktoken protobuf && python -c 'from transformers import AutoTokenizer`},
+		{"a model of T5's", map[string]any{"spiece.model": "\x0a\x0e"}, "spiece.model is not read: write tokenizer.json by"},
+		{"a model of DeBERTa's", map[string]any{"spm.model": "\x0a\x0e"}, "spm.model is not read: write tokenizer.json by"},
 		{"tekken", map[string]any{"tekken.json": "{}"}, "tekken.json: config: a vocabulary of 0 tokens"},
 		{"WordPiece of another class", map[string]any{"vocab.txt": "[PAD]"}, "vocab.txt is not read"},
 		{"another class", map[string]any{"vocab.json": vocab, "merges.txt": "a b\n", "tokenizer_config.json": map[string]any{"tokenizer_class": "CTRLTokenizer"}}, "vocab.json, of the class CTRLTokenizer is not read"},

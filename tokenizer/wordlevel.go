@@ -14,7 +14,7 @@ type wordLevelFile struct {
 }
 
 func init() {
-	modelKinds["WordLevel"] = modelKind{func() modelSource { return new(wordLevelFile) }, []string{"vocab", "unk_token"}}
+	modelKinds["WordLevel"] = modelKind{func() modelSource { return new(wordLevelFile) }, []string{"vocab", "unk_token"}, 3}
 }
 
 func (f *wordLevelFile) make(t *Tokenizer) (model, error) {

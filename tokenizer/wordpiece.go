@@ -28,7 +28,7 @@ type wordPieceFile struct {
 }
 
 func init() {
-	modelKinds["WordPiece"] = modelKind{func() modelSource { return new(wordPieceFile) }, []string{"vocab", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"}}
+	modelKinds["WordPiece"] = modelKind{func() modelSource { return new(wordPieceFile) }, []string{"vocab", "unk_token", "continuing_subword_prefix", "max_input_chars_per_word"}, 2}
 	decoderKinds.add("WordPiece", func(part json.RawMessage) ([]decoder, error) {
 		var f struct {
 			Type    string `json:"type"`

@@ -3,19 +3,27 @@ package tokenizer
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug/internal/files"
 )
 
-// bertClasses are the classes of transformers that a vocab.txt is of.
-var bertClasses = []string{"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"}
+// bertClasses are the classes of transformers that a vocab.txt is of, and the model_types of the models that have them unless their
+// tokenizer_config.json says another.
+var bertClasses = map[string]string{
+	"BertTokenizer": "align bark bert blip bros chinese_clip convbert distilbert electra ernie flava git grounding-dino layoutlm " +
+		"megatron-bert mm-grounding-dino nezha nomic_bert qdqbert realm retribert squeezebert tvp vilt visual_bert",
+	"DistilBertTokenizer": "", "ElectraTokenizer": "", "MobileBertTokenizer": "mobilebert",
+}
 
 func init() {
+	for name, models := range bertClasses {
+		addClass(name, models)
+	}
 	addForm(form{order: 4, files: [][]string{{"vocab.txt"}}, open: openBert, suits: func(folder string, f configFile) bool {
-		return slices.Contains(bertClasses, f.classOf(folder))
+		_, known := bertClasses[f.classOf(folder)]
+		return known
 	}})
 }
 
@@ -30,10 +38,10 @@ func openBert(folder string, names []string, c *Config, f configFile) (*Tokenize
 	n := 0
 	for line := range strings.Lines(string(data)) {
 		token := strings.TrimRight(line, "\r\n")
-		if _, twice := model.Vocab[token]; twice || !utf8.ValidString(token) {
-			return nil, fmt.Errorf("tokenizer: %s: %w", path, damaged("line %d is %.100q, want UTF-8 that no other line has", n+1, token))
+		if !utf8.ValidString(token) {
+			return nil, fmt.Errorf("tokenizer: %s: %w", path, damaged("line %d is %.100q, want UTF-8", n+1, token))
 		}
-		model.Vocab[token] = uint32(n)
+		model.Vocab[token] = uint32(n) // of a token in several lines the last one counts, as in transformers
 		n++
 	}
 	c.standard([]SpecialToken{{"unk_token", "[UNK]"}, {"sep_token", "[SEP]"}, {"pad_token", "[PAD]"}, {"cls_token", "[CLS]"}, {"mask_token", "[MASK]"}}, f, nil)
@@ -49,8 +57,17 @@ func openBert(folder string, names []string, c *Config, f configFile) (*Tokenize
 		id, ok := model.Vocab[token]
 		return id, ok
 	}
-	if err := file.addTokens(folder, c, f, known, n); err != nil {
-		return nil, err
+	if err := file.addTokens(folder, c, f, known, len(model.Vocab)); err != nil {
+		return nil, fmt.Errorf("tokenizer: %s: %w", folder, err)
+	}
+	for _, a := range file.AddedTokens { // transformers gives both tokens the id
+		if _, has := model.Vocab[a.Content]; !has && n > len(model.Vocab) {
+			for token, id := range model.Vocab {
+				if id == a.ID && token != "" {
+					return nil, fmt.Errorf("tokenizer: %s: %w", path, damaged("lines that come twice, so that the added token %.100q would have the id %d of %.100q", a.Content, id, token))
+				}
+			}
+		}
 	}
 	t, err := file.build()
 	if err != nil {
