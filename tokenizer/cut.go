@@ -297,6 +297,8 @@ func (s splitter) cuts(h halves, next stages) bool {
 	switch {
 	case s.invert && (s.behavior == mergedWithNext || s.behavior == mergedWithPrevious):
 		return false
+	case border && s.behavior == removed && begins != s.invert: // the right half begins with what is removed
+		return true
 	case border:
 		return !slices.ContainsFunc(next.split, preTokenizer.adds)
 	case ends || begins || n.known <= at: // what touches the cut is joined to the other side

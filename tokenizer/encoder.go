@@ -19,8 +19,9 @@ const (
 // token, match of a pattern, composed character or merge reaches over it, whatever comes later.
 //
 // It holds about 64 KiB of text and their ids. A long stretch without such a place, such as a word of a megabyte, is
-// held as a whole, up to the limit that [Tokenizer.Encoder] is given. So is all of the text where Unigram comes without a
-// pre-tokenizer, because its sums round by everything before.
+// held as a whole, up to the limit that [Tokenizer.Encoder] is given. So is all of the text where the Unigram of a tokenizer.json
+// comes without a pre-tokenizer that cuts, because its sums round by everything before. In a tokenizer.model a text of Unigram is cut
+// before spaces, if no piece has a space inside, and the sum goes on behind the cut.
 type Encoder struct {
 	t     *Tokenizer
 	o     EncodeOptions
@@ -29,10 +30,11 @@ type Encoder struct {
 
 	window, ahead int // encoderWindow and encoderAhead
 
-	buf   []byte // text that is not encoded yet
-	want  int    // bytes of buf at which a cut is looked for
-	inner bool   // buf begins where the text was cut
-	err   error  // of an earlier call
+	buf   []byte  // text that is not encoded yet
+	want  int     // bytes of buf at which a cut is looked for
+	inner bool    // buf begins where the text was cut
+	sum   float64 // of the scores of the last word before buf
+	err   error   // of an earlier call
 }
 
 // Encoder returns an [Encoder], which calls emit with the ids in their order, some at a time, in a slice that is valid
@@ -124,7 +126,7 @@ func (e *Encoder) some() error {
 	}
 	if at == 0 {
 		if len(e.buf) >= e.limit {
-			return fmt.Errorf("tokenizer: %d bytes of text have no place at which they can be cut, and %d is the limit: write spaces or line breaks into long words: %w", len(e.buf), e.limit, snug.ErrConfig)
+			return fmt.Errorf("tokenizer: %d bytes of text have no place at which this tokenizer cuts them, and %d is the limit: write spaces or line breaks into long words, or divide the text where they do not help: %w", len(e.buf), e.limit, snug.ErrConfig)
 		}
 		e.want = min(2*len(e.buf), max(e.limit, len(e.buf)+1))
 		return nil
@@ -165,7 +167,7 @@ func (e *Encoder) encode(text string) error {
 		}
 		return err
 	}
-	err := e.t.each(walk{text: text, inner: e.inner, plain: e.o.PlainSpecial}, func(id int32, _ Span) { ids = append(ids, id) }, model)
+	err := e.t.each(walk{text: text, inner: e.inner, plain: e.o.PlainSpecial, sum: &e.sum}, func(id int32, _ Span) { ids = append(ids, id) }, model)
 	if err == nil {
 		err = flush()
 	}

@@ -14,11 +14,14 @@ type piece struct {
 	at []Span
 	// inner says that the front is where an [Encoder] has cut a text: nothing is added or stripped there.
 	inner bool
+	// sum is the sum of the scores up to the front of an inner piece. Unigram sets it to the sum up to the end. It is nil if nobody
+	// goes on behind the piece.
+	sum *float64
 }
 
 // cut returns a part of a piece.
 func (p piece) cut(from, to int) piece {
-	part := piece{text: p.text[from:to], head: max(0, min(p.head, to)-from), raw: p.raw, inner: p.inner && from == 0}
+	part := piece{text: p.text[from:to], head: max(0, min(p.head, to)-from), raw: p.raw, inner: p.inner && from == 0, sum: p.sum}
 	if p.at != nil {
 		part.at = p.at[from:to]
 	}

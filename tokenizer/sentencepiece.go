@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/snug-ml/snug/internal/files"
@@ -234,6 +235,14 @@ func (m *spModel) make(t *Tokenizer) (model, error) {
 		tokens = append(tokens, keyed{p.text, int32(id)})
 	}
 	u.trie = newTrie(tokens)
+	u.borders = true
+	for _, token := range tokens {
+		if strings.LastIndex(token.token, blank) > 0 {
+			u.borders = false
+		}
+	}
+	id, has := ids[blank] // else it would be unknown, and one token with unknown characters before it
+	u.borders = u.borders && has && m.pieces[id].kind == pieceNormal
 	return u, nil
 }
 

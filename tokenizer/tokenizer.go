@@ -286,13 +286,14 @@ type walk struct {
 	inner  bool   // the text begins where an Encoder has cut it
 	plain  bool   // special tokens are plain text
 	placed bool   // pieces have their places
+	sum    *float64
 }
 
 // each calls token with the added tokens of a text, and word with the words between them, in their order.
 func (t *Tokenizer) each(w walk, token func(id int32, place Span), word func(piece) error) error {
 	words := chain(t.split, word)
 	return t.added.raw.each(w.text, w.plain, func(id int32, from, to int) { token(id, Span{from, to}) }, func(from, to int) error {
-		part := piece{text: w.text[from:to], inner: w.inner && from == 0}
+		part := piece{text: w.text[from:to], inner: w.inner && from == 0, sum: w.sum}
 		if from == 0 && !w.inner {
 			part.head = firstSize(part.text)
 		}

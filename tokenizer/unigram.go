@@ -28,6 +28,7 @@ type unigram struct {
 	least   float64 // the score of the unknown token
 	bytes   *[256]int32
 	single  bool // sums are float32
+	borders bool // a text is one word, and no token reaches over the front of a ▁
 	cache   *cache
 }
 
@@ -152,13 +153,21 @@ func (m *unigram) encode(dst []int32, p piece) ([]int32, error) {
 	if p.text == "" {
 		return dst, nil
 	}
-	return m.cache.cached(dst, p.text, false, func(dst []int32) ([]int32, error) { return m.word(dst, spelled(p)) })
+	if p.sum != nil && m.borders {
+		if !p.inner {
+			*p.sum = 0
+		}
+		return m.word(dst, spelled(p), p.sum)
+	}
+	return m.cache.cached(dst, p.text, false, func(dst []int32) ([]int32, error) { return m.word(dst, spelled(p), new(float64)) })
 }
 
 func (m *unigram) long(p piece, emit func(ids []int32) error) error { return encodeWhole(m, p, emit) }
 
-// apart: sums round by what comes before, so that words are not cut.
-func (m *unigram) apart(halves) bool { return false }
+// apart: sums round by what comes before, so that words are cut only where the sum goes on.
+func (m *unigram) apart(h halves) bool {
+	return m.borders && strings.HasPrefix(h.right.text, blank)
+}
 
 // reached is the best way to a place of a word.
 type reached struct {
@@ -172,8 +181,8 @@ type paths struct{ places []reached }
 
 var pathPool = sync.Pool{New: func() any { return new(paths) }}
 
-// word appends the tokens of a word.
-func (m *unigram) word(dst []int32, word string) ([]int32, error) {
+// word appends the tokens of a word, and adds its sum to that of what comes before.
+func (m *unigram) word(dst []int32, word string, sum *float64) ([]int32, error) {
 	if len(word) > maxText {
 		return dst, fmt.Errorf("a word of %d bytes after the normalizer, want %d at most", len(word), maxText)
 	}
@@ -191,9 +200,11 @@ func (m *unigram) word(dst []int32, word string) ([]int32, error) {
 	for i := range p.places {
 		p.places[i] = reached{from: -1}
 	}
+	p.places[0].sum = *sum
 	if err := m.search(p.places, word); err != nil {
 		return dst, err
 	}
+	*sum = p.places[len(word)].sum
 	return m.collect(dst, p.places, word)
 }
 
