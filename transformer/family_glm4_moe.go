@@ -6,6 +6,7 @@ func init() {
 		names: llamaNames.with(func(n *names) {
 			n.further = true
 			n.experts.shared, n.experts.correction = "mlp.shared_experts", "mlp.gate.e_score_correction_bias"
+			n.experts.floatLogits = true
 		}),
 		std: defaults{vocab: 151552, dim: 4096, hidden: 10944, layers: 46, heads: 96, kvHeads: 8, context: 131072, bos: -1, eos: -1, pad: -1, eps: 1e-5, turned: 0.5,
 			experts: Experts{Count: 128, Chosen: 8, Hidden: 1408}},
