@@ -113,11 +113,11 @@ func TestFieldsThatTransformersReads(t *testing.T) {
 	for family, f := range families {
 		require.NotEmpty(t, f.Changes)
 		base := `{"model_type":"` + family + `"}`
-		if own := map[string]string{"deepseek_v2": `"num_experts_per_tok":6`, "granitemoehybrid": `"num_local_experts":0`}[family]; own != "" { // whose default is none
+		if own := map[string]string{"deepseek_v2": `"num_experts_per_tok":6`, "granitemoehybrid": `"num_local_experts":0`, "glm4_moe": `"head_dim":128`}[family]; own != "" { // whose default is none, or no model
 			base = `{"model_type":"` + family + `",` + own + `}`
 		}
 		plain, err := parseConfig([]byte(base))
-		require.NoError(t, err)
+		require.NoError(t, err, family)
 		for _, field := range f.Changes {
 			known := 0
 			for _, value := range values {
