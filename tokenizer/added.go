@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -13,7 +12,7 @@ import (
 // worst.
 const maxAdded = 1024
 
-// maxNodes is how many beginnings of added tokens there may be in all: each takes about 50 bytes.
+// maxNodes is how many beginnings of added tokens there may be in all: each takes 9 bytes.
 const maxNodes = 1 << 21
 
 // added are the added tokens. They are found before the model sees the text: first those
@@ -30,13 +29,13 @@ type addedToken struct {
 }
 
 // matcher finds the leftmost of its tokens in a text, and the longest of those that begin
-// there.
+// there. It is made by add for each token, and then by done.
 type matcher struct {
 	tokens []addedToken
-	next   map[uint64]int32 // from a node and a byte to a node; 0 is the root
-	ends   []int32          // by node: 1 and the token that ends there, 0 for none
-	starts [256]bool        // the bytes that tokens begin with
-	most   int              // bytes of the longest token
+	words  []keyed   // of tokens, by their numbers, until done
+	trie   *trie     // of the numbers of tokens
+	starts [256]bool // the bytes that tokens begin with
+	most   int       // bytes of the longest token
 }
 
 // add enters a token that is spelled text.
@@ -44,45 +43,38 @@ func (m *matcher) add(text string, token addedToken) error {
 	if text == "" || len(text) > maxAdded {
 		return fmt.Errorf("an added token of %d bytes after the normalizer, want 1 to %d", len(text), maxAdded)
 	}
-	if m.ends == nil {
-		m.next, m.ends = map[uint64]int32{}, make([]int32, 1)
-	}
-	node := int32(0)
-	for i := range len(text) {
-		key := uint64(node)<<8 | uint64(text[i])
-		to, ok := m.next[key]
-		if !ok {
-			if len(m.ends) == maxNodes {
-				return fmt.Errorf("added tokens with more than %d different beginnings", maxNodes)
-			}
-			to = int32(len(m.ends))
-			m.next[key] = to
-			m.ends = append(m.ends, 0)
-		}
-		node = to
-	}
-	if m.ends[node] != 0 {
-		return errors.New("two added tokens that match the same text")
-	}
+	m.words = append(m.words, keyed{text, int32(len(m.tokens))})
 	m.tokens = append(m.tokens, token)
-	m.ends[node] = int32(len(m.tokens))
 	m.starts[text[0]] = true
 	m.most = max(m.most, len(text))
+	return nil
+}
+
+// done makes the matcher of the tokens that were added.
+func (m *matcher) done() error {
+	sortKeyed(m.words)
+	for i := 1; i < len(m.words); i++ {
+		if m.words[i].token == m.words[i-1].token {
+			return fmt.Errorf("two added tokens that match the same text %.100q", m.words[i].token)
+		}
+	}
+	if n := beginnings(m.words); n > maxNodes {
+		return fmt.Errorf("added tokens with %d different beginnings, want %d at most", n, maxNodes)
+	}
+	m.trie, m.words = newTrie(m.words), nil
 	return nil
 }
 
 // longest returns the longest token at the front of text and its length, -1 for none.
 func (m *matcher) longest(text string) (token, size int) {
 	token = -1
-	node := int32(0)
-	for i := range len(text) {
-		to, ok := m.next[uint64(node)<<8|uint64(text[i])]
-		if !ok {
+	for node, i := uint32(0), 0; i < len(text); {
+		if node = m.trie.next(node, text[i]); node == 0 {
 			break
 		}
-		node = to
-		if end := m.ends[node]; end != 0 {
-			token, size = int(end)-1, i+1
+		i++
+		if end := m.trie.value[node]; end >= 0 {
+			token, size = int(end), i
 		}
 	}
 	return token, size

@@ -242,6 +242,11 @@ func (f *file) add(t *Tokenizer) error {
 			return refused("%.100q: %w", a.Content, err)
 		}
 	}
+	for _, m := range []*matcher{&t.added.raw, &t.added.normalized} {
+		if err := m.done(); err != nil {
+			return refused("%w", err)
+		}
+	}
 	return nil
 }
 

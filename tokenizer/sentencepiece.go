@@ -259,6 +259,11 @@ func (m *spModel) userPieces() (user *matcher, err error) {
 			return nil, refused("piece %d: %w", id, err)
 		}
 	}
+	if user != nil {
+		if err := user.done(); err != nil {
+			return nil, refused("pieces of users: %w", err)
+		}
+	}
 	return user, nil
 }
 
@@ -268,9 +273,11 @@ func (m *spModel) makeBPE(ids map[string]int32, unknown int32, bytes *[256]int32
 	b := &bpe{vocab: ids, merges: map[uint64]merged{}, single: slices.Repeat([]int32{-1}, singles), unknown: &m.pieces[unknown].text, fuseUnknown: true,
 		user: m.spaces.user, fallback: bytes, cache: newCache(), joins: newPairs(2 * len(m.pieces))}
 	var scores []float32
+	var sizes [maxPiece + 1]bool // of pieces
 	for id, p := range m.pieces {
 		switch p.kind {
 		case pieceNormal:
+			sizes[len(p.text)] = true
 			scores = append(scores, p.score)
 		case pieceUser:
 			b.join(p.text)
@@ -293,9 +300,12 @@ func (m *spModel) makeBPE(ids map[string]int32, unknown int32, bytes *[256]int32
 		}
 		rank, _ := slices.BinarySearchFunc(scores, p.score, func(x, y float32) int { return cmp.Compare(y, x) })
 		for at := range p.text {
+			if at == 0 || !sizes[at] || !sizes[len(p.text)-at] {
+				continue
+			}
 			left, okL := normal(p.text[:at])
 			right, okR := normal(p.text[at:])
-			if at == 0 || !okL || !okR {
+			if !okL || !okR {
 				continue
 			}
 			b.merges[pairKey(left, right)] = merged{uint32(rank), int32(id)}

@@ -88,8 +88,11 @@ func eachField(data []byte, field func(f protoField) error) error {
 	}
 }
 
-// maxPieces is the most pieces of a model.
-const maxPieces = 1 << 21
+// A model has at most so many pieces, and bytes in all of them.
+const (
+	maxPieces     = 1 << 21
+	maxPieceBytes = 16 << 20
+)
 
 // spNames are the numbers of the ids of tokens with names in TrainerSpec, and what the ids are without them.
 var spNames = []struct {
@@ -104,6 +107,7 @@ func parseSentencePiece(data []byte) (*spModel, error) {
 	for _, n := range spNames {
 		m.named[n.name] = n.usual
 	}
+	size := 0
 	err := eachField(data, func(f protoField) error {
 		switch {
 		case !f.isText:
@@ -128,6 +132,9 @@ func parseSentencePiece(data []byte) (*spModel, error) {
 				err = damaged("piece %d is of type %d, want %d to %d", len(m.pieces), p.kind, pieceNormal, pieceByte)
 			}
 			m.pieces = append(m.pieces, p)
+			if size += len(p.text); size > maxPieceBytes && err == nil {
+				err = refused("pieces of more than %d bytes in all", maxPieceBytes)
+			}
 			return err
 		case f.number == 2:
 			return m.trainer(f.bytes)

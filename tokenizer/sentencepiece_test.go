@@ -2,6 +2,7 @@ package tokenizer_test
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -147,4 +148,15 @@ func TestRenamedPieces(t *testing.T) {
 	require.ErrorContains(t, err, `added_tokens_decoder has the id "3abc"`)
 	require.ErrorIs(t, err, snug.ErrCorrupt)
 	require.Equal(t, 1, strings.Count(err.Error(), "tokenizer: "))
+}
+
+// TestManyLongPieces: the pieces of a file have a limit in all.
+func TestManyLongPieces(t *testing.T) {
+	var pieces []testPiece
+	for i := range 16<<20/500 + 1 {
+		pieces = append(pieces, testPiece{fmt.Sprintf("%0500d", i), -1, normal})
+	}
+	_, err := tokenizer.Open(folder(t, map[string]any{"tokenizer.model": sentencePiece(pairs, true, pieces...)}))
+	require.ErrorContains(t, err, "pieces of more than 16777216 bytes in all")
+	require.ErrorIs(t, err, snug.ErrConfig)
 }

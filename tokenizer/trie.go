@@ -23,31 +23,55 @@ type keyed struct {
 // newTrie makes a trie. Of equal tokens the last one counts. Empty tokens are left out. It takes 9 bytes of memory for each
 // different beginning of a token.
 func newTrie(tokens []keyed) *trie {
-	slices.SortStableFunc(tokens, func(a, b keyed) int { return strings.Compare(a.token, b.token) })
-	t := &trie{bytes: []byte{0}, value: []int32{-1}}
-	type part struct{ from, to, depth int } // tokens with a common beginning
-	for queue, at := []part{{0, len(tokens), 0}}, 0; at < len(queue); at++ {
-		p := queue[at]
-		queue[at] = part{}
-		t.first = append(t.first, uint32(len(t.bytes)))
-		for p.from < p.to && len(tokens[p.from].token) == p.depth {
-			if p.depth > 0 {
-				t.value[at] = tokens[p.from].id
+	sortKeyed(tokens)
+	n := beginnings(tokens)
+	t := &trie{bytes: make([]byte, 1, n+1), value: make([]int32, 1, n+1), first: make([]uint32, 0, n+2)}
+	t.value[0] = -1
+	type part struct{ from, to int32 } // tokens with a common beginning of depth bytes
+	level, below := []part{{0, int32(len(tokens))}}, []part{}
+	for depth := 0; len(level) > 0; depth++ {
+		for _, p := range level {
+			at := len(t.first)
+			t.first = append(t.first, uint32(len(t.bytes)))
+			for p.from < p.to && len(tokens[p.from].token) == depth {
+				if depth > 0 {
+					t.value[at] = tokens[p.from].id
+				}
+				p.from++
 			}
-			p.from++
-		}
-		for p.from < p.to {
-			b, end := tokens[p.from].token[p.depth], p.from+1
-			for end < p.to && tokens[end].token[p.depth] == b {
-				end++
+			for p.from < p.to {
+				b, end := tokens[p.from].token[depth], p.from+1
+				for end < p.to && tokens[end].token[depth] == b {
+					end++
+				}
+				t.bytes, t.value = append(t.bytes, b), append(t.value, -1)
+				below = append(below, part{p.from, end})
+				p.from = end
 			}
-			t.bytes, t.value = append(t.bytes, b), append(t.value, -1)
-			queue = append(queue, part{p.from, end, p.depth + 1})
-			p.from = end
 		}
+		level, below = below, level[:0]
 	}
 	t.first = append(t.first, uint32(len(t.bytes)))
 	return t
+}
+
+// sortKeyed sorts tokens by their bytes.
+func sortKeyed(tokens []keyed) {
+	slices.SortStableFunc(tokens, func(a, b keyed) int { return strings.Compare(a.token, b.token) })
+}
+
+// beginnings returns how many different beginnings of some length sorted tokens have.
+func beginnings(sorted []keyed) (n int) {
+	before := ""
+	for _, k := range sorted {
+		same := 0
+		for same < min(len(before), len(k.token)) && before[same] == k.token[same] {
+			same++
+		}
+		n += len(k.token) - same
+		before = k.token
+	}
+	return n
 }
 
 // next returns the child of a node by a byte, 0 for none.
