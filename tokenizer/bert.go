@@ -53,6 +53,9 @@ func (n bertNormalizer) normalize(p *piece) error {
 			p.rewrite(text, func(old string, add func(n, from, to int)) {
 				n.parts(old, func(text string, from, to int) { add(len(text), from, to) })
 			})
+			if p.head > 0 && n.ideographs && ideograph(first) {
+				p.head += utf8.RuneLen(first) + 1 // with a space on both sides
+			}
 		}
 	}
 	if n.accents {
@@ -117,15 +120,20 @@ func (a accents) normalize(p *piece) error {
 		return nil
 	}
 	find := findRunes(set)
-	var b strings.Builder
-	_ = replaced(p.text, find, 0, func(n, from, to int) { // findRunes has no errors
-		if n > 0 {
-			b.WriteString(p.text[from:to])
-		}
-	})
+	strip := func(text string) string {
+		var b strings.Builder
+		_ = replaced(text, find, 0, func(n, from, to int) { // findRunes has no errors
+			if n > 0 {
+				b.WriteString(text[from:to])
+			}
+		})
+		return b.String()
+	}
 	first, _ := utf8.DecodeRuneInString(p.text)
-	p.rewrite(b.String(), func(old string, add func(n, from, to int)) { _ = replaced(old, find, 0, add) })
-	if set.Contains(first) {
+	text := strip(p.text)
+	head := p.headBy(strip, text)
+	p.rewrite(text, func(old string, add func(n, from, to int)) { _ = replaced(old, find, 0, add) })
+	if p.head = head; set.Contains(first) {
 		p.head = 0
 	}
 	return nil

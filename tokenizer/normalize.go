@@ -33,7 +33,9 @@ type unicodeForm struct{ form ucd.Form }
 
 func (u unicodeForm) normalize(p *piece) error {
 	if text := u.form.String(p.text); text != p.text {
+		head := p.headBy(u.form.String, text)
 		p.rewrite(text, pieces(u.form.String, text))
+		p.head = head
 	}
 	return nil
 }
@@ -42,7 +44,9 @@ type lowercase struct{}
 
 func (lowercase) normalize(p *piece) error {
 	text := ucd.Lower(p.text)
+	head := p.headBy(ucd.Lower, text)
 	p.rewrite(text, pieces(ucd.Lower, text))
+	p.head = head
 	return nil
 }
 
@@ -89,9 +93,33 @@ func (r replace) normalize(p *piece) error {
 		return err
 	}
 	if text != p.text {
+		head := r.head(p)
 		p.rewrite(text, func(old string, add func(n, from, to int)) { err = replaced(old, r.find(), len(r.content), add) })
+		p.head = head
 	}
 	return err
+}
+
+// head returns how many bytes stand for the first character of the whole text when p is rewritten. What is written stands for
+// the last character that it replaces, or for the one before the place if it replaces none.
+func (r replace) head(p *piece) int {
+	n, last, first := 0, 0, p.head > 0
+	if first {
+		_ = r.find()(p.text, func(from, to int) error { // apply has had the error of the pattern
+			n += max(0, min(from, p.head)-last)
+			if from > p.head || from < to && to > p.head {
+				first = false
+				return errFound
+			}
+			n += len(r.content)
+			last = to
+			return nil
+		})
+	}
+	if first {
+		n += max(0, p.head-last)
+	}
+	return n
 }
 
 // find returns what finds the places that are replaced.

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // piece is a part of the text on its way through the chain.
 type piece struct {
@@ -38,6 +41,17 @@ func (p *piece) prepend(s string) {
 		first := p.at[0].Begin
 		p.at = append(slices.Repeat([]Span{{first, first}}, len(s)), p.at...)
 	}
+}
+
+// headBy returns how many bytes at the front of text, which f has made of the piece, stand for the first character of the whole text.
+func (p *piece) headBy(f func(string) string, text string) int {
+	if p.head == 0 {
+		return 0
+	}
+	if part := f(p.text[:min(p.head, len(p.text))]); part != "" && strings.HasPrefix(text, part) {
+		return len(part)
+	}
+	return firstSize(text)
 }
 
 // rewrite sets the text to one whose first character stems from the same place. It calls stems, if anybody asks for places,

@@ -38,7 +38,11 @@ func (n precompiled) growth() int { return n.table.growth() }
 func (n precompiled) normalize(p *piece) error {
 	var b strings.Builder
 	changed := false
+	head := 0
 	n.parts(p.text, func(result string, from, to int) {
+		if from == 0 && to == firstSize(p.text) {
+			head = len(result)
+		}
 		if !changed && result == p.text[from:to] {
 			return
 		}
@@ -53,6 +57,9 @@ func (n precompiled) normalize(p *piece) error {
 		p.rewrite(b.String(), func(old string, add func(n, from, to int)) {
 			n.parts(old, func(result string, from, to int) { add(len(result), from, to) })
 		})
+		if p.head > 0 && head > 0 {
+			p.head = head
+		}
 	}
 	return nil
 }
