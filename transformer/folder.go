@@ -52,7 +52,7 @@ func (m *Model) checkFolder() error {
 // leaves reports whether a parameter in floats stays in the folder: a matrix whose values are there as they are used. Learned
 // positions are in use beside the embedding, so that Stream has them in memory.
 func (m *Model) leaves(t amp.Tensor) bool {
-	if m.folder == nil || len(t.Shape) != 2 || m.saved[t.Name] || m.tables.has(t.Name) || m.quantizes(t) {
+	if m.folder == nil || len(t.Shape) != 2 || m.config.isHeadNorm(t.Name) || m.saved[t.Name] || m.tables.has(t.Name) || m.quantizes(t) {
 		return false
 	}
 	return m.options.SaveOnly || t.Name != m.config.layout().body+m.config.positions()

@@ -25,7 +25,7 @@ func (m *Model) makeParams() error {
 	m.params = make([]Param, 0, len(list)+3*len(adapters)) // never grows: the stages point to its elements
 	for _, t := range list {
 		p := Param{Name: t.Name, Shape: t.Shape, Trains: m.trains(t.Name) && !m.quantizes(t) && !m.config.isFixed(t.Name)}
-		paged := m.options.PageFloats && len(t.Shape) == 2 && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
+		paged := m.options.PageFloats && len(t.Shape) == 2 && !m.config.isHeadNorm(t.Name) && !m.quantizes(t) && !m.saved[t.Name] && m.tables.files[t.Name] == ""
 		left, shared := m.leaves(t), m.sharedParam(t)
 		if shared != nil {
 			m.useShared(m.addParam(p), shared)
