@@ -451,7 +451,7 @@ func (b *Attention) backward(p *Pass, x *Tensor, s *attentionSaved, d, dx *Tenso
 		p.Put(s.y)
 		s.y = nil
 	}
-	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
+	dout := leaveBackward(p, d, &b.Out[0], b.Post, &s.blockSaved)
 	out, opened := &b.Out[0], b.open(p, s)
 	out.weightGradients(p, opened, dout)
 	datt := p.Get(b.queries())

@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -312,7 +313,7 @@ func (b *DeltaNet) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor 
 // outBackward returns the gradient of the delta rule's output o for the gradient d of the layer's, and turns z into its gradient.
 func (b *DeltaNet) outBackward(p *Pass, s *deltaNetSaved, d, o *Tensor) *Tensor {
 	out := &b.Out[0]
-	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
+	dout := leaveBackward(p, d, out, b.Post, &s.blockSaved)
 	stats := b.Inner.NewStats(p, b.Heads)
 	normed := p.Get(b.values())
 	b.open(p, normed, o, s.z, stats)
@@ -390,7 +391,7 @@ func (b *DeltaNet) StateLen() int {
 
 // Continue is Forward for sequences of which earlier rows are gone: states[i], StateLen elements of float32, is the state of sequence i
 // before its rows, and becomes that behind them. Every sequence has Rows of the batch divided by Sequences rows. Sequences without a
-// state, the last ones, have arbitrary outputs, which are finite where those of the others are.
+// state, the last ones, have arbitrary outputs, which without [Batch].Used are finite where those of the others are.
 func (b *DeltaNet) Continue(p *Pass, x *Tensor, states []snug.View) *Tensor {
 	if p.refuses(b, x) {
 		return &Tensor{}
@@ -404,7 +405,7 @@ func (b *DeltaNet) Continue(p *Pass, x *Tensor, states []snug.View) *Tensor {
 	for i := range p.Batch.Sequences {
 		p.Do(func() error {
 			if i >= len(states) {
-				return snug.Copy(of(o, i, b.values()), of(o, 0, b.values()))
+				return errors.Join(snug.Copy(of(o, i, b.values()), of(o, 0, b.values())), snug.Copy(of(z, i, b.values()), of(z, 0, b.values())))
 			}
 			last, state := part(states[i], 0, n), part(states[i], n, states[i].Len()-n)
 			c.Initial, c.Final, d.Initial, d.Final = last, last, state, state

@@ -57,8 +57,11 @@ func (s *KeyValues) grow(p *Pass, n int, list ...*scratch) error {
 }
 
 // Reserve makes memory for the keys and values of the rows of the batch, of width elements each, and for their gradients if there is a
-// backward step. Without it the layers make it when they need it.
+// backward step. Without it the layers make it when they need it. The error wraps [snug.ErrConfig] for a pass that [NewPass] has not made.
 func (s *KeyValues) Reserve(p *Pass, width int, backward bool) error {
+	if s == nil || !p.made() || width < 0 {
+		return fmt.Errorf("layers: reserving keys and values of %d elements a row: want a pass of NewPass, and 0 elements or more: %w", width, snug.ErrConfig)
+	}
 	list := []*scratch{&s.k, &s.v, &s.dk, &s.dv}
 	if !backward {
 		list = list[:2]

@@ -339,7 +339,7 @@ func (b *Latent) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor {
 
 // outBackward returns the gradient of attention's output.
 func (b *Latent) outBackward(p *Pass, s *latentSaved, d *Tensor) *Tensor {
-	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
+	dout := leaveBackward(p, d, &b.Out[0], b.Post, &s.blockSaved)
 	out := &b.Out[0]
 	out.weightGradients(p, s.att, dout)
 	datt := p.Get(b.Heads * b.ValueDim)

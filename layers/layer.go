@@ -294,11 +294,11 @@ func leave(p *Pass, y, x, in *Tensor, l *Linear, post Norm, s *blockSaved) {
 	}
 }
 
-// leaveBackward returns the gradient of in·w + b for the gradient d of leave's y: d itself if there is neither a post nor a factor,
-// otherwise a new tensor.
-func leaveBackward(p *Pass, d *Tensor, post Norm, s *blockSaved) *Tensor {
+// leaveBackward returns the gradient of in·w + b for the gradient d of leave's y, which has l.Out elements a row: d itself if there is neither
+// a post nor a factor, otherwise a new tensor. The tensors of a tile have no bytes while costs are counted, so that d does not tell its width.
+func leaveBackward(p *Pass, d *Tensor, l *Linear, post Norm, s *blockSaved) *Tensor {
 	if post.none() && post.Factor != 0 {
-		half := p.Get(p.width(d))
+		half := p.Get(l.Out)
 		p.copyTo(half, d)
 		p.Do(func() error { return multiply(half.View, half.Len(), post.Factor) })
 		return half

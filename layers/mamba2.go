@@ -1,6 +1,7 @@
 package layers
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/snug-ml/snug"
@@ -130,36 +131,41 @@ func (b *Mamba2) parts(v snug.View) (mixed, dt snug.View) {
 	return rest(v, b.values()), rest(v, b.values()+b.channels())
 }
 
-// with calls do with the elements of parameters, of any of which there may be none.
-func with(do func(list []snug.View) error, params ...*Param) error {
-	var views [3]snug.View
-	var step func(i int) error
-	step = func(i int) error {
-		if i == len(params) {
-			return do(views[:i])
+// with calls do with the elements of up to 3 parameters, of any of which there may be none. It allocates nothing.
+func with(do func(w [3]snug.View) error, params ...*Param) (err error) {
+	var w [3]snug.View
+	for i, q := range params {
+		if q == nil {
+			continue
 		}
-		if params[i] == nil {
-			return step(i + 1)
+		if w[i], err = q.Acquire(); err != nil {
+			return errors.Join(err, release(params[:i]))
 		}
-		return params[i].With(false, func(v snug.View) error {
-			views[i] = v
-			return step(i + 1)
-		})
 	}
-	return step(0)
+	return errors.Join(do(w), release(params))
+}
+
+// release ends what with has begun.
+func release(params []*Param) (err error) {
+	for _, q := range params {
+		if q != nil {
+			err = errors.Join(err, q.Release(false))
+		}
+	}
+	return err
 }
 
 // convolve computes silu(conv([u, B, C])).
 func (b *Mamba2) convolve(y, in snug.View, c recurrent.Conv) error {
 	mixed, _ := b.parts(in)
-	return with(func(w []snug.View) error { return recurrent.ConvForward(y, mixed, w[0], w[1], c) }, b.Conv, b.ConvBias)
+	return with(func(w [3]snug.View) error { return recurrent.ConvForward(y, mixed, w[0], w[1], c) }, b.Conv, b.ConvBias)
 }
 
 // scan computes the state space.
 func (b *Mamba2) scan(y, mixed, in, states snug.View, d recurrent.SSD) error {
 	u, keys, queries := b.mixed(mixed)
 	_, dt := b.parts(in)
-	return with(func(w []snug.View) error {
+	return with(func(w [3]snug.View) error {
 		return recurrent.SSDForward(y, u, keys, queries, dt, w[0], w[1], w[2], states, d)
 	}, b.ALog, b.Skip, b.Bias)
 }
@@ -167,7 +173,7 @@ func (b *Mamba2) scan(y, mixed, in, states snug.View, d recurrent.SSD) error {
 // open computes the gated norm, in place if y is x.
 func (b *Mamba2) open(p *Pass, y, x, in *Tensor) {
 	p.Do(func() error {
-		return with(func(w []snug.View) error {
+		return with(func(w [3]snug.View) error {
 			return recurrent.GatedNormForward(y.View, x.View, in.View, w[0], b.gated(p.rows))
 		}, b.Inner)
 	})
@@ -306,7 +312,7 @@ func (b *Mamba2) backward(p *Pass, x *Tensor, s *mamba2Saved, dy, dx *Tensor, be
 
 // outBackward returns the gradient of o, the output of the state space, and writes that of z into din.
 func (b *Mamba2) outBackward(p *Pass, s *mamba2Saved, din, dy, o *Tensor) *Tensor {
-	dout := leaveBackward(p, dy, b.Post, &s.blockSaved)
+	dout := leaveBackward(p, dy, &b.Out[0], b.Post, &s.blockSaved)
 	opened := p.Get(b.values())
 	b.open(p, opened, o, s.in)
 	do := linearBackward(p, opened, b.Out, dout)
@@ -324,7 +330,7 @@ func (b *Mamba2) outBackward(p *Pass, s *mamba2Saved, din, dy, o *Tensor) *Tenso
 				return err
 			}
 		}
-		return with(func(w []snug.View) error {
+		return with(func(w [3]snug.View) error {
 			return recurrent.GatedNormBackward(do.View, din.View, dw, do.View, o.View, s.in.View, w[0], ws, n, into)
 		}, b.Inner)
 	})
@@ -352,7 +358,7 @@ func (b *Mamba2) scanBackward(p *Pass, din, dmixed, do, mixed, in, states, ws *T
 		_, g.Dt = b.parts(din.View)
 		u, keys, queries := b.mixed(mixed.View)
 		_, dt := b.parts(in.View)
-		return with(func(w []snug.View) error {
+		return with(func(w [3]snug.View) error {
 			return recurrent.SSDBackward(g, do.View, u, keys, queries, dt, w[0], w[1], w[2], firstOf(states, d.StatesLen()), firstOf(ws, d.WorkspaceLen()), d)
 		}, params[:]...)
 	})
@@ -377,7 +383,7 @@ func (b *Mamba2) convBackward(p *Pass, din, dmixed, in *Tensor) {
 		}
 		to, _ := b.parts(din.View)
 		from, _ := b.parts(in.View)
-		return with(func(w []snug.View) error {
+		return with(func(w [3]snug.View) error {
 			return recurrent.ConvBackward(to, dw, db, dmixed.View, from, w[0], w[1], b.conv(b.batch(p)), into)
 		}, b.Conv, b.ConvBias)
 	})
@@ -394,7 +400,7 @@ func (b *Mamba2) StateLen() int {
 
 // Continue is Forward for sequences of which earlier rows are gone: states[i], StateLen elements of float32, is the state of sequence i
 // before its rows, and becomes that behind them. Every sequence has Rows of the batch divided by Sequences rows. Sequences without a
-// state, the last ones, have arbitrary outputs, which are finite where those of the others are.
+// state, the last ones, have arbitrary outputs, which without [Batch].Used are finite where those of the others are.
 func (b *Mamba2) Continue(p *Pass, x *Tensor, states []snug.View) *Tensor {
 	if p.refuses(b, x) {
 		return &Tensor{}
@@ -412,7 +418,7 @@ func (b *Mamba2) proceed(p *Pass, y, x, from *Tensor, states []snug.View) *Tenso
 	for i := range p.Batch.Sequences {
 		p.Do(func() error {
 			if i >= len(states) {
-				return snug.Copy(of(o, i, b.values()), of(o, 0, b.values()))
+				return errors.Join(snug.Copy(of(o, i, b.values()), of(o, 0, b.values())), snug.Copy(of(in, i, b.width()), of(in, 0, b.width())))
 			}
 			last, state := part(states[i], 0, n), rest(states[i], n)
 			c.Initial, c.Final, d.Initial, d.Final = last, last, state, state

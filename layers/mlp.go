@@ -222,7 +222,7 @@ func (b *MLP) backward(p *Pass, x *Tensor, s *mlpSaved, d, dx *Tensor, beta floa
 	if b.Down[0].Adapter != nil || b.Down[0].Weight.Trains {
 		b.Activation.compute(p, act, gate, s.up, b.Bias)
 	}
-	dout := leaveBackward(p, d, b.Post, &s.blockSaved)
+	dout := leaveBackward(p, d, &b.Down[0], b.Post, &s.blockSaved)
 	dact := linearBackward(p, act, b.Down, dout) // the gradient of the activation's output
 	if dout != d {
 		p.Put(dout)

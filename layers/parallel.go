@@ -44,12 +44,14 @@ func (b *Parallel) Width(in int) (int, error) {
 	if !b.Attention.Post.none() || !second.none() {
 		return 0, fmt.Errorf("layers: a Parallel goes without norms after its halves: %w", snug.ErrConfig)
 	}
-	for _, l := range [...]Layer{b.Norm, b.Attention, b.second()} {
-		if _, err := l.Width(in); err != nil {
-			return 0, err
-		}
+	if _, err := b.Norm.Width(in); err != nil { // called as it is, a Norm in a Layer would be allocated
+		return 0, err
 	}
-	return in, nil
+	if _, err := b.Attention.Width(in); err != nil {
+		return 0, err
+	}
+	_, err := b.second().Width(in)
+	return in, err
 }
 
 // parallelSaved is what a Parallel keeps. The output is in the set of attention.

@@ -253,7 +253,7 @@ func (b *PerLayer) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor 
 		return dy
 	}
 	s := kept.(*perLayerSaved)
-	dout := leaveBackward(p, dy, b.Post, &s.blockSaved)
+	dout := leaveBackward(p, dy, &b.Out[0], b.Post, &s.blockSaved)
 	act := p.Get(b.n())
 	b.Activation.compute(p, act, s.gate, s.up, nil)
 	dact := linearBackward(p, act, b.Out, dout)

@@ -138,7 +138,7 @@ func (b *ShortConv) Backward(p *Pass, x *Tensor, kept Saved, dy *Tensor) *Tensor
 	s, d := kept.(*shortConvSaved), dy
 	p.Put(s.y) // the next stage, which read y, is done with its backward step
 	s.y = nil
-	dout, out := leaveBackward(p, d, b.Post, &s.blockSaved), &b.Out[0]
+	dout, out := leaveBackward(p, d, &b.Out[0], b.Post, &s.blockSaved), &b.Out[0]
 	mixed := b.convolve(p, s.in)
 	out.weightGradients(p, mixed, dout)
 	dmixed := p.Get(b.width())

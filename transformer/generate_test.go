@@ -176,7 +176,13 @@ func TestPromptInParts(t *testing.T) {
 
 func TestGenerateAllocatesNothing(t *testing.T) {
 	for _, s := range []Sampling{{}, {Temperature: 0.8, TopK: 5, TopP: 0.9}} {
-		for _, c := range []*Config{tiny(), tinyGPT2(GELUTanh)} {
+		configs := []*Config{tiny(), tinyGPT2(GELUTanh)}
+		for _, name := range []string{"falcon_h1", "granitemoehybrid", "lfm2", "qwen3_5"} { // which carry states
+			c, err := ReadConfig(filepath.Join("testdata", "models", name))
+			require.NoError(t, err)
+			configs = append(configs, c)
+		}
+		for _, c := range configs {
 			c.Context = 4096
 			g := newGenerator(t, newTiny(t, c, Options{}), GenerateOptions{Context: 4096, Sampling: s})
 			require.NoError(t, g.Prompt(context.Background(), []int32{1, 2, 3}))

@@ -172,6 +172,14 @@ func TestTransientsOfFamilies(t *testing.T) {
 			require.NoError(t, m.Close())
 		}
 	}
+	for _, name := range []string{"granite", "falcon_h1"} { // whose halves have factors
+		for _, o := range []Options{{Tiles: 2}, {DType: snug.BF16, Tiles: 2, Adapter: &qlora.AdapterOptions{Rank: 3, Alpha: 8}}} {
+			m, err := Open(filepath.Join("testdata", "models", name), o)
+			require.NoError(t, err, name)
+			transients(t, m, 193, 13) // two tiles
+			require.NoError(t, m.Close())
+		}
+	}
 }
 
 // TestSizesDeclared: the sizes that Costs declares are what a run measures.
