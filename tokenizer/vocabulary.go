@@ -142,7 +142,7 @@ func modelClass(folder string) string {
 		Class *string `json:"tokenizer_class"`
 		Type  *string `json:"model_type"`
 	}
-	if err := json.Unmarshal(data, &f); err != nil {
+	if err := json.Unmarshal(strictjson.Python(data), &f); err != nil {
 		return ""
 	}
 	if name := strings.TrimSuffix(text(f.Class), "Fast"); name != "" {

@@ -9,12 +9,13 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
-// parseConfig reads a config.json.
+// parseConfig reads a config.json, also with the words of Python for numbers that are not finite.
 func parseConfig(text []byte) (*Config, error) {
 	c := &Config{}
-	f, err := newFields(text, "", c)
+	f, err := newFields(strictjson.Python(text), "", c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
@@ -196,6 +197,13 @@ func (c *Config) activation(f *fields, name, standard string) {
 		f.fail(name, "%.40q, want one of %q", value, slices.Sorted(maps.Keys(known)))
 	}
 	c.Activation = act
+}
+
+// silu is activation for families in which it is also that behind a convolution of the layers in place of attention, which is SiLU here.
+func (c *Config) silu(f *fields) {
+	f.only("hidden_act", `"silu"`, `"swish"`)
+	f.put("hidden_act", "silu")
+	c.Activation = SiLU
 }
 
 // everyWindow has a window of all layers; 0 is none.

@@ -10,6 +10,7 @@ func init() {
 	register(family{
 		name: "falcon_h1", class: "FalconH1",
 		names: llamaNames.with(func(n *names) {
+			n.unadapted = "mamba.out_proj" // whose elements the kernels of transformers read, past an adapter
 			n.mamba, n.norm, n.mlpNorm = "mamba", "final_layernorm", "pre_ff_layernorm"
 			n.gate, n.up, n.down = "feed_forward.gate_proj", "feed_forward.up_proj", "feed_forward.down_proj"
 		}),
@@ -21,11 +22,11 @@ func init() {
 			for i := range c.Mixers {
 				c.Mixers[i] = Mamba2
 			}
-			c.Mamba.Beside = true
+			c.Mamba.Beside, c.Activation = true, SiLU
 		},
 		fields: func(f *fields, c *Config) {
 			c.counts(f, &c.Heads)
-			c.activation(f, "hidden_act", "silu")
+			c.silu(f)
 			c.bias(f, false)
 			field(f, "mlp_bias", &c.MLPBias, false)
 			out := c.Mamba.OutBias

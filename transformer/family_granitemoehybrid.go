@@ -10,7 +10,7 @@ func init() {
 		layers: func(c *Config) {
 			mixers, mamba, without := c.Mixers, c.Mamba, c.NoRope
 			plainLayers(c)
-			c.Mixers, c.Mamba, c.NoRope = mixers, mamba, without
+			c.Mixers, c.Mamba, c.NoRope, c.Activation = mixers, mamba, without, SiLU
 		},
 		fields: func(f *fields, c *Config) {
 			c.counts(f, &c.Heads)
@@ -19,7 +19,7 @@ func init() {
 			if field(f, "num_local_experts", &experts, 8); experts != 0 {
 				f.fail("num_local_experts", "%d, and experts of this family are not supported: want 0", experts)
 			}
-			c.activation(f, "hidden_act", "silu")
+			c.silu(f)
 			c.bias(f, false)
 			c.multipliers(f)
 			c.stateSpace(f, "")

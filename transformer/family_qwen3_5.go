@@ -38,9 +38,8 @@ func deltaLayers(c *Config, others func(c *Config)) {
 
 // delta has the fields of such families, after the counts.
 func (c *Config) delta(f *fields) {
-	f.only("hidden_act", `"silu"`, `"swish"`) // of the convolutions too
-	f.put("hidden_act", "silu")
-	c.Activation, c.QKNorm, c.NormPlusOne, c.OutputGate = SiLU, true, true, true
+	c.silu(f)
+	c.QKNorm, c.NormPlusOne, c.OutputGate = true, true, true
 	c.bias(f, false)
 	for _, n := range []struct {
 		name     string

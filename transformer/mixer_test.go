@@ -1,13 +1,17 @@
 package transformer
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/kerneltest"
+	"github.com/snug-ml/snug/qlora"
 	"github.com/stretchr/testify/require"
 )
 
@@ -100,6 +104,77 @@ func TestMambaRefused(t *testing.T) {
 	m, err := Open("testdata/models/falcon_h1", Options{})
 	require.NoError(t, err)
 	require.ErrorIs(t, m.SaveGGUF(filepath.Join(t.TempDir(), "m.gguf"), GGUFOptions{}), snug.ErrConfig)
+}
+
+// TestStateSpaceActivation: hidden_act is also that behind the convolution of families with a state space, where SiLU alone is known.
+func TestStateSpaceActivation(t *testing.T) {
+	for _, base := range []string{`{"model_type":"falcon_h1"}`, `{"model_type":"granitemoehybrid","num_local_experts":0}`, `{"model_type":"qwen3_5_text"}`} {
+		for value, known := range map[string]bool{"silu": true, "swish": true, "gelu": false, "gelu_pytorch_tanh": false, "relu2": false} {
+			c, err := parseConfig(change(t, base, map[string]string{"hidden_act": strconv.Quote(value)}))
+			if !known {
+				require.ErrorIs(t, err, snug.ErrConfig)
+				require.ErrorContains(t, err, "hidden_act: ", base)
+				continue
+			}
+			require.NoError(t, err, base)
+			c.Activation = GELU
+			_, err = c.encode()
+			require.ErrorContains(t, err, "Activation: gelu", base)
+		}
+	}
+}
+
+// TestNumbersOfPython: config.json may have the words of Python's json for infinite numbers, and Save writes what both read.
+func TestNumbersOfPython(t *testing.T) {
+	const base = `{"model_type":"falcon_h1","mamba_n_heads":16,"time_step_limit":[0.5, `
+	for text, want := range map[string]float64{"Infinity": 0, "1e999": 0, `{"__float__":"Infinity"}`: 0, "2.0": 2} {
+		c, err := parseConfig([]byte(base + text + "]}"))
+		require.NoError(t, err, text)
+		require.Equal(t, 0.5, c.Mamba.StepMin)
+		require.Equal(t, want, c.Mamba.StepMax, text)
+		written, err := c.encode()
+		require.NoError(t, err)
+		require.True(t, json.Valid(written))
+	}
+	c, err := parseConfig([]byte(`{"model_type":"llama","a":-Infinity,"b":NaN}`))
+	require.NoError(t, err)
+	require.Equal(t, []string{"a", "b"}, c.Ignored)
+	for _, text := range []string{"NaN", "-Infinity"} {
+		_, err := parseConfig([]byte(base + text + "]}"))
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "time_step_limit: ")
+		_, err = parseConfig([]byte(`{"model_type":"llama","rms_norm_eps":` + text + `}`))
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "rms_norm_eps: ")
+	}
+}
+
+// TestOutOfMambaUnadapted: PEFT refuses adapters of out_proj of Falcon-H1's Mamba2, so that "all-linear" leaves it out.
+func TestOutOfMambaUnadapted(t *testing.T) {
+	dir := filepath.Join("testdata", "models", "falcon_h1")
+	for _, pattern := range []string{"", "all-linear"} {
+		m, err := Open(dir, Options{Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 2, Targets: qlora.Modules{Pattern: pattern}}})
+		require.NoError(t, err)
+		count := 0
+		for _, p := range m.Params() {
+			require.NotContains(t, p.Name, "out_proj.lora", "pattern %q", pattern)
+			if strings.Contains(p.Name, "mamba.in_proj.lora_A") {
+				count++
+			}
+		}
+		require.Equal(t, m.config.Layers, count)
+		to := t.TempDir()
+		require.NoError(t, m.SaveAdapter(to))
+		o, _, err := qlora.LoadAdapters(to, nil)
+		require.NoError(t, err)
+		require.NotContains(t, strings.Join(o.Targets.Names, " "), "out_proj")
+		require.NoError(t, m.Close())
+	}
+	for _, target := range []qlora.Modules{{Names: []string{"q_proj", "out_proj"}}, {Pattern: `.*mamba\.out_proj`}} {
+		_, err := Open(dir, Options{Adapter: &qlora.AdapterOptions{Rank: 2, Alpha: 2, Targets: target}})
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, "select model.layers.0.mamba.out_proj, which PEFT does not adapt in models of falcon_h1")
+	}
 }
 
 // TestMixersPacked: packed sequences have the loss and the gradients of sequences alone, and a Generator the logits of a whole text whatever its chunks.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/internal/files"
+	"github.com/snug-ml/snug/internal/strictjson"
 )
 
 // family is an image processor of transformers, in one file each.
@@ -80,7 +81,7 @@ func (f folder) read(name string, into any) (found bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := lenient.Unmarshal(data, into); err != nil {
+	if err := lenient.Unmarshal(strictjson.Python(data), into); err != nil {
 		return true, fmt.Errorf("%s: %w: %w", name, err, snug.ErrCorrupt)
 	}
 	return true, nil

@@ -147,6 +147,7 @@ func parseConfig(text []byte) (c TowerConfig, alone bool, err error) {
 		ModelType string                     `json:"model_type"`
 		Classes   map[string]json.RawMessage `json:"id2label"`
 	}
+	text = strictjson.Python(text)
 	if err = lenientJSON.Unmarshal(text, &top); err != nil {
 		return c, false, fmt.Errorf("%w: %w", err, snug.ErrCorrupt)
 	}
