@@ -100,8 +100,8 @@ func (t Task) transients(l Layer) (forward, backward int64) {
 		forward, backward = max(forward, inForward), max(backward, inBackward)
 	}
 	if t.Dropout && len(l.Adapters) == 0 {
-		for _, shape := range l.Params {
-			if len(shape) == 2 {
+		for i, shape := range l.Params {
+			if l.adapts(i) {
 				input = max(input, int64(l.Rows)*int64(shape[1]))
 			}
 		}
@@ -116,8 +116,8 @@ func (t Task) adapted(l Layer) (n int64) {
 	if len(l.Adapters) > 0 {
 		return 0
 	}
-	for _, shape := range l.Params {
-		if len(shape) == 2 {
+	for i, shape := range l.Params {
+		if l.adapts(i) {
 			n += int64(l.Rows) * (int64(t.Rank) + t.magnitudes(shape))
 		}
 	}

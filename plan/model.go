@@ -44,6 +44,8 @@ type Layer struct {
 	// Floats are the indices in Params of matrices that stay in the compute type whatever [Run].Frozen says, in rising
 	// order: a published folder may have some matrices in floats, and the others quantized.
 	Floats []int `json:"floats,omitempty"`
+	// Plain are the indices in Params of matrices on which [Task] puts no adapter, in rising order.
+	Plain []int `json:"plain,omitempty"`
 
 	// Elements of the compute type of one sample.
 	Output   int64 `json:"output"`             // elements of its output
@@ -169,9 +171,14 @@ func (m Model) Validate() error {
 				c.fail("%s: a convolution %+v, want channels from 1 to 2^28, pixels from 1 to %d, and an output", where, k, maxSide)
 			}
 		}
-		for n, at := range l.Floats {
-			if at < 0 || at >= len(l.Params) || len(l.Params[at]) != 2 || n > 0 && at <= l.Floats[n-1] {
-				c.fail("%s: Floats has the index %d, want those of matrices in Params, in rising order", where, at)
+		for _, f := range [...]struct {
+			name string
+			list []int
+		}{{"Floats", l.Floats}, {"Plain", l.Plain}} {
+			for n, at := range f.list {
+				if at < 0 || at >= len(l.Params) || len(l.Params[at]) != 2 || n > 0 && at <= f.list[n-1] {
+					c.fail("%s: %s has the index %d, want those of matrices in Params, in rising order", where, f.name, at)
+				}
 			}
 		}
 		if l.Tiles.Whole > 0 && l.Rows == 0 {
@@ -279,6 +286,7 @@ type tensor struct {
 	linear bool // the matrix of a layer within the chain
 	times  int
 	float  bool // it stays in the compute type
+	adapts bool // the linear takes an adapter
 }
 
 // len returns the elements of one occurrence.
@@ -317,14 +325,17 @@ func (m Model) tensors() func(yield func(tensor) bool) {
 	}
 }
 
-// tensors yields the parameters of one step of a layer. Of equal shapes that follow each other it yields those that stay
-// in floats as one, and the others as one.
+// tensors yields the parameters of one step of a layer. Of equal shapes that follow each other, and take adapters or do not, it yields those
+// that stay in floats as one, and the others as one.
 func (l Layer) tensors() func(yield func(tensor) bool) {
 	return func(yield func(tensor) bool) {
 		floats := l.Floats
 		for at := 0; at < len(l.Params); {
-			p := tensor{shape: l.Params[at], linear: len(l.Params[at]) == 2}
-			n, in := alike(l.Params[at:]), 0
+			p := tensor{shape: l.Params[at], linear: len(l.Params[at]) == 2, adapts: l.adapts(at)}
+			n, in := 1, 0
+			for most := alike(l.Params[at:]); n < most && l.adapts(at+n) == p.adapts; {
+				n++
+			}
 			for at += n; len(floats) > 0 && floats[0] < at; floats = floats[1:] {
 				in++
 			}
@@ -337,6 +348,9 @@ func (l Layer) tensors() func(yield func(tensor) bool) {
 		}
 	}
 }
+
+// adapts reports whether a parameter takes an adapter.
+func (l Layer) adapts(at int) bool { return len(l.Params[at]) == 2 && !slices.Contains(l.Plain, at) }
 
 // alike returns how many shapes at the beginning of the list equal the first shape.
 func alike(shapes [][]int) int {
@@ -351,7 +365,7 @@ func alike(shapes [][]int) int {
 // matrices returns how many parameters adapters can be put on, and how many of these stay in floats.
 func (m Model) matrices() (n, floats int) {
 	for p := range m.tensors() {
-		if p.linear {
+		if p.adapts {
 			n += p.times
 		}
 		if p.float {

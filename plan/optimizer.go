@@ -208,7 +208,7 @@ func (t Task) shared() (a, b int64) {
 		return 0, 0
 	}
 	for p := range t.Model.tensors() {
-		if p.linear {
+		if p.adapts {
 			a, b = max(a, int64(p.shape[1])), max(b, int64(p.shape[0]))
 		}
 	}
@@ -223,7 +223,7 @@ func (t Task) trained() func(yield func(tensor) bool) {
 	}
 	return func(yield func(tensor) bool) {
 		for p := range t.Model.tensors() {
-			if !p.linear {
+			if !p.adapts {
 				continue
 			}
 			if t.VeRA {

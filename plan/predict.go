@@ -261,11 +261,11 @@ func (t Task) openGradients(r Run) (bytes int64) {
 			continue
 		}
 		sum := int64(0)
-		for _, shape := range l.Params {
-			switch p := (tensor{shape: shape, linear: len(shape) == 2}); {
+		for i, shape := range l.Params {
+			switch p := (tensor{shape: shape, adapts: l.adapts(i)}); {
 			case t.Rank == 0:
 				sum += 4 * p.len()
-			case p.linear:
+			case p.adapts:
 				sum += 4 * t.trainedLen(shape)
 			case slices.ContainsFunc(t.Beside, func(s []int) bool { return slices.Equal(s, shape) }):
 				sum += 4 * p.len()
@@ -283,7 +283,7 @@ func (t Task) largestTrained() int64 {
 		return max(first, head, slices.Max(layers))
 	}
 	_, _, layers := t.parts(func(p tensor) int64 {
-		if !p.linear {
+		if !p.adapts {
 			return 0
 		}
 		return t.trainedLen(p.shape)

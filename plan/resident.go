@@ -100,7 +100,7 @@ func (t Task) startBytes(r Run) (bytes int64) {
 		return 0
 	}
 	for p := range t.Model.tensors() {
-		if !p.linear {
+		if !p.adapts {
 			continue
 		}
 		n, more := p.len(), 40*(int64(p.shape[0])+int64(p.shape[1]))*int64(t.Rank+8)

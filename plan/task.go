@@ -233,8 +233,8 @@ func (t Task) checkWith(r Run) (Task, error) {
 func (t Task) checkSizes() error {
 	h, adapters, kept := t.Model.Head, 0.0, 0.0
 	for _, l := range t.Model.Layers {
-		for _, shape := range l.Params {
-			if len(shape) == 2 {
+		for i, shape := range l.Params {
+			if l.adapts(i) {
 				adapters += (float64(t.Rank)*(float64(shape[0])+float64(shape[1])) + float64(t.magnitudes(shape))) * float64(l.repeat())
 				kept += float64(int64(t.Rank)+t.magnitudes(shape)+int64(shape[1])) * float64(l.Rows) * float64(l.repeat())
 			}

@@ -54,7 +54,10 @@ func (t Task) weightBytes(r Run, all, trained int64) int64 {
 	if t.Rank > 0 {
 		for p := range t.Model.tensors() {
 			if p.linear {
-				bytes += int64(p.times) * (t.frozenBytes(r, p) - p.len()*r.elem() + 8*t.magnitudes(p.shape) + t.untrainedBytes(p.shape))
+				bytes += int64(p.times) * (t.frozenBytes(r, p) - p.len()*r.elem())
+			}
+			if p.adapts {
+				bytes += int64(p.times) * (8*t.magnitudes(p.shape) + t.untrainedBytes(p.shape))
 			}
 		}
 	}
@@ -127,6 +130,8 @@ func (t Task) pagedWeights(r Run) (w paging) {
 			return 0
 		case !p.linear:
 			return p.len() * r.elem()
+		case !p.adapts:
+			return t.frozenBytes(r, p)
 		}
 		return t.frozenBytes(r, p) + t.trainedElem(r)*t.trainedLen(p.shape) + t.untrainedBytes(p.shape) + 8*t.magnitudes(p.shape)
 	}
@@ -202,7 +207,7 @@ func (t Task) tileBytes(r Run) int64 {
 		case !p.linear:
 		case r.quantized() && !p.float:
 			bytes = max(bytes, t.decodedLen(r, p)*r.elem())
-		case t.DoRA:
+		case t.DoRA && p.adapts:
 			norms = max(norms, 4*max(min(normsTile, n), int64(p.shape[1])))
 		}
 	}

@@ -98,6 +98,12 @@ func (m *Model) chooseAdapters(load func(dir string) (map[string]*qlora.LoRA, er
 		if !yes {
 			continue
 		}
+		if m.config.unadapted(c.module) {
+			if t := m.adapters.Targets; t.Pattern == "" && len(t.Names) == 0 || strings.EqualFold(t.Pattern, "all-linear") {
+				continue
+			}
+			return nil, fmt.Errorf("the adapter's Targets select %s, which PEFT does not adapt in models of %s: leave it out: %w", module, m.config.Family, snug.ErrConfig)
+		}
 		if c.rank, c.scale, err = m.adapters.RankOf(module); err != nil {
 			return nil, err
 		}
@@ -129,6 +135,12 @@ func (m *Model) chooseAdapters(load func(dir string) (map[string]*qlora.LoRA, er
 		return nil, fmt.Errorf("the adapter's Targets select no matrix of the model: %w", snug.ErrConfig)
 	}
 	return list, nil
+}
+
+// unadapted reports whether PEFT refuses an adapter of a module, which "all-linear" leaves out here.
+func (c *Config) unadapted(module string) bool {
+	end := c.names().unadapted
+	return end != "" && strings.HasSuffix(module, "."+end)
 }
 
 // foreignPrefix says which adapter of a folder has the end of a module's name, behind something else, empty if none has.
@@ -294,7 +306,14 @@ func (m *Model) adapted(p *Param) bool { return strings.HasPrefix(p.Name, adapte
 // Adapters that began by "pissa" or "olora" are written as plain ones of twice the rank for the base weights as they
 // were published, see [qlora.LoRA.Less], and those that began by "loftq" are for these weights in the format of
 // Options.Base. With a Base, converted adapters leave out what 4 bits lost of the rest of the weights, which the
-// training made up for: [Model.Save] writes exactly the trained model. Parameters of ModulesToSave are written in the
+// training made up for: [Model.Save] writes exactly the trained model.
+//
+// Adapters of single experts of a model whose files have all experts of a layer in one tensor (gpt-oss, Gemma 4 26B-A4B and Mistral Small 4), which
+// "all-linear" and ends like "down_proj" select, are written by the names of [Config.Tensors]. AdapterDir reads them, and [Model.Save] merges them, but
+// PEFT has no such modules: it passes over them without a word, and computes something else. AdapterOptions.Exclude with the Pattern
+// `.*\.experts\..*` leaves experts without adapters, for PEFT.
+//
+// Parameters of ModulesToSave are written in the
 // model's type. See [qlora.SaveAdapters] for what a killed process leaves. The error wraps [snug.ErrConfig] for a model
 // without adapters, and [snug.ErrNonFinite].
 func (m *Model) SaveAdapter(dir string) (err error) {

@@ -25,7 +25,8 @@
 // Mixtral, Qwen3-MoE, gpt-oss, DeepSeek and GLM-4.7-Flash have [Experts]. Each expert has parameters of its own. The files of gpt-oss have one
 // tensor for all experts of a layer: Open splits it, and Save joins it. gpt-oss is published with experts in MXFP4.
 // They stay in MXFP4 and are frozen; Save decodes them to the model's type. Routers stay in floats and have no adapter.
-// PEFT reads adapters of Mixtral's experts by their names; it has no names for single experts of gpt-oss.
+// PEFT reads adapters of Mixtral's experts by their names. It has no names for single experts of gpt-oss, Gemma 4 and Mistral Small 4, whose files
+// have them in one tensor: see [Model.SaveAdapter].
 //
 // The family [Custom] is for models to train from scratch: any combination of what the stages compute. Options.Monitor
 // counts the bytes that a model holds and can limit them. Options.PlainAttention computes attention without tiles, for

@@ -90,6 +90,7 @@ type names struct {
 	normLast    bool   // the norms of q and k follow the rope
 	perHead     bool   // the norms of q and k are LayerNorms of heads without a bias, whose weights are [heads, HeadDim]
 	wide        bool   // the norms of q and k are over all heads of a row together
+	unadapted   string // the end of the name of a matrix that PEFT refuses to adapt in models of the family
 	beside      string // before the names of tensors of a folder that are not of the model, and are passed over
 }
 

@@ -131,6 +131,9 @@ func (m *Model) hybridLayer(layer int) *layers.Parallel {
 func (c *Config) planHybrid(s sizes, layer int) plan.Layer {
 	l, second := c.planAttention(s, layer), c.planMamba(s)
 	held, in := s.dim, second.Kept // the rows that both read, and what the first backward step of the two frees
+	for _, at := range second.Plain {
+		l.Plain = append(l.Plain, len(l.Params)+at-len(s.norm))
+	}
 	l.Params = slices.Concat(l.Params, second.Params[len(s.norm):])
 	l.Kept += second.Kept
 	d := &c.Mamba
@@ -166,6 +169,10 @@ func (c *Config) planMamba(s sizes) plan.Layer {
 		l.RMSNorm = max(l.RMSNorm, d.values())
 	}
 	l.Params = linearShapes(l.Params, c.Dim, d.values(), d.OutBias)
+	at := len(l.Params) - 1 // of the last matrix
+	if d.OutBias {
+		at--
+	}
 	left := s.scaled(c.outFactor()).left
 	l.Kept = width
 	l.Forward = max(width, width+channels+values-s.dim, channels+values, s.dim)
@@ -178,6 +185,9 @@ func (c *Config) planMamba(s sizes) plan.Layer {
 	l.Adapters = []plan.Adapter{
 		{In: s.dim, Out: width, Forward: max(width, s.dim), Backward: s.dim, Gradient: s.dim, Shares: 1},
 		{In: values, Out: s.dim, Forward: values, Backward: width + channels + 3*values + left - s.dim, Gradient: values, Adds: left == 0},
+	}
+	if c.unadapted("." + c.names().mamba + ".out_proj") {
+		l.Plain, l.Adapters = []int{at}, l.Adapters[:1]
 	}
 	l.MACs = (width + values) * int64(c.Dim)
 	return l
