@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/snug-ml/snug"
+	"github.com/snug-ml/snug/amp"
 	"github.com/snug-ml/snug/gguf"
 	"github.com/snug-ml/snug/internal/fault"
 	"github.com/snug-ml/snug/layers"
@@ -78,7 +79,11 @@ func (m *Model) chooseAdapters(load func(dir string) (map[string]*qlora.LoRA, er
 			return nil, err
 		}
 	}
-	for _, t := range m.config.tensors(m.config.layout()) {
+	tensors := m.config.tensors(m.config.layout())
+	ofExperts := slices.ContainsFunc(tensors, func(t amp.Tensor) bool {
+		return m.config.ofExpert(t.Name) && loaded[m.adapterName(strings.TrimSuffix(t.Name, ".weight"))] != nil
+	})
+	for _, t := range tensors {
 		c := chosen{module: strings.TrimSuffix(t.Name, ".weight")}
 		module := m.adapterName(c.module) // PEFT's
 		if !m.config.isMatrix(t) {
@@ -112,8 +117,9 @@ func (m *Model) chooseAdapters(load func(dir string) (map[string]*qlora.LoRA, er
 		}
 		if loaded != nil {
 			if c.loaded = loaded[module]; c.loaded == nil {
-				if _, joined := m.config.slot(t.Name); joined {
-					continue // in a tensor of all experts PEFT sees no module
+				_, joined := m.config.slot(t.Name)
+				if joined || m.config.ofExpert(t.Name) && !ofExperts {
+					continue // in a tensor of all experts, which transformers 5 has of any, PEFT sees no module
 				}
 				return nil, fmt.Errorf("%s: target_modules select %s, which has no adapter in the folder%s: %w", dir, module, m.foreignPrefix(loaded, module), snug.ErrCorrupt)
 			}

@@ -35,6 +35,9 @@ func (c *Config) Check(w *amp.Weights) (_ map[string]string, err error) {
 }
 
 func (c *Config) compare(w *amp.Weights) (map[string]string, error) {
+	own := *c
+	own.joined = own.isJoined(w)
+	c = &own
 	here := c.layout()
 	for _, l := range c.layouts() {
 		if _, found := w.Tensor(l.body + c.embedding()); found {

@@ -91,7 +91,7 @@ func hexed(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)[:sha256.Si
 // checksum returns the checksum of the arithmetic. Fields that are 0 do not enter, so that new ones keep it.
 func (c *Config) checksum() string {
 	arithmetic := *c
-	arithmetic.Ignored, arithmetic.InitStd, arithmetic.DType, arithmetic.BOS, arithmetic.EOS, arithmetic.Pad = nil, 0, 0, 0, nil, 0
+	arithmetic.joined, arithmetic.Ignored, arithmetic.InitStd, arithmetic.DType, arithmetic.BOS, arithmetic.EOS, arithmetic.Pad = false, nil, 0, 0, 0, nil, 0
 	h := sha256.New()
 	writeFields(h, "", reflect.ValueOf(arithmetic))
 	return hexed(h)

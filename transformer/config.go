@@ -157,6 +157,8 @@ type Config struct {
 	// of other families, of other tools, or misspelled ones. A program shows them, because their author may have expected an
 	// effect that they do not have. Fields that switch something off, such as false, are left out.
 	Unread []string
+
+	joined bool // the folder that Open read has one tensor for all experts of a layer, where the family's may have separate ones
 }
 
 // Experts describes a mixture of experts (Shazeer et al., "Outrageously Large Neural Networks" (2017)). A layer with
@@ -507,7 +509,7 @@ func (c *Config) checkAltUp() error {
 func (c *Config) checkExperts() error {
 	e := &c.Experts
 	together := 1 // experts whose matrices are in one tensor of a file
-	if c.names().experts.joined != separate {
+	if n := &c.names().experts; n.joined != separate || n.joinable != separate {
 		together = max(1, e.Count)
 	}
 	number := func(x float64) bool { return x >= 0 && x <= math.MaxFloat32 }

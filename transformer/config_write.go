@@ -79,6 +79,9 @@ func (c *Config) differs(can Config) error {
 // Scales that the file has in another form may differ by rounding.
 func difference(a, b reflect.Value) (name string, x, y any) {
 	for i := range a.NumField() {
+		if !a.Type().Field(i).IsExported() { // of a folder, and not of config.json
+			continue
+		}
 		x, y = a.Field(i).Interface(), b.Field(i).Interface()
 		switch name = a.Type().Field(i).Name; name {
 		case "Ignored", "Unread":

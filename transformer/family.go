@@ -116,6 +116,7 @@ type expertNames struct {
 	correction     string     // the parameter of Experts.Corrected
 	mlx            string     // of a layer in mlx-lm, which has all experts in one module
 	joined         joinedForm // how files hold the experts of a layer in one tensor
+	joinable       joinedForm // how some files do, where others have separate ones; Save writes what Open read
 	floatLogits    bool       // the router's logits are float32 in a model of any type, see [layers.Experts]
 	besides        besideNames
 }

@@ -82,6 +82,9 @@ func TestCachedLogitsAgainstTransformers(t *testing.T) {
 		tokens := golden.Tokens[:len(golden.Tokens)/golden.Sequences]
 		for dt, bound := range map[snug.DType]float64{snug.F32: 1e-4, snug.BF16: 2e-2} {
 			m := open32(t, golden, Options{DType: dt})
+			if dt == snug.BF16 && name == "qwen3_5_moe" {
+				bound = 3e-2 // as without a cache
+			}
 			for _, chunk := range []int{3, 64} {
 				g := newGenerator(t, m, GenerateOptions{Chunk: chunk})
 				worst := 0.0

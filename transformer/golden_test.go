@@ -177,6 +177,9 @@ func TestLogitsAgainstTransformers(t *testing.T) {
 		g := readModel(t, name)
 		want := g.tensor(t, "logits")
 		for dt, bound := range map[snug.DType]float64{snug.F32: 1e-4, snug.BF16: 2e-2, snug.F16: 5e-3} {
+			if dt == snug.BF16 && name == "qwen3_5_moe" {
+				bound = 3e-2 // a router, and norms of short keys, multiply what bf16 rounds
+			}
 			have := allLogits(t, open32(t, g, Options{DType: dt}), g.batch())
 			difference, largest := apart(have, want)
 			t.Logf("%s %s: logits differ by %.1e of the largest", name, dt, difference/largest)

@@ -3,7 +3,9 @@ package transformer
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/snug-ml/snug"
 	"github.com/snug-ml/snug/amp"
@@ -40,6 +42,9 @@ var expertName = regexp.MustCompile(`^(.*experts\.)([0-9]+)\.(gate_proj|up_proj|
 // slot returns the place of a parameter, and whether it is in a tensor of all experts.
 func (c *Config) slot(name string) (s slot, joined bool) {
 	form := c.names().experts.joined
+	if c.joined {
+		form = c.names().experts.joinable
+	}
 	if form == separate {
 		return s, false
 	}
@@ -71,6 +76,14 @@ func (c *Config) slot(name string) (s slot, joined bool) {
 		s.first = 0
 	}
 	return s, true
+}
+
+// isJoined reports whether an opened folder of a family that is joinable has one tensor for all experts of a layer.
+func (c *Config) isJoined(w *amp.Weights) bool {
+	n := c.names()
+	return n.experts.joinable != separate && slices.ContainsFunc(w.Tensors(), func(t amp.Tensor) bool {
+		return strings.HasSuffix(t.Name, "."+n.experts.experts+"gate_up_proj") && (n.beside == "" || !strings.HasPrefix(t.Name, n.beside))
+	})
 }
 
 // size returns the elements of an expert in the tensor.

@@ -138,6 +138,46 @@ func TestSaveJoined(t *testing.T) {
 	}
 }
 
+// TestSaveAsOpened: a folder of a family that has the experts of a layer in one tensor or in separate ones is saved as it was opened.
+func TestSaveAsOpened(t *testing.T) {
+	g := readModel(t, "qwen3_5_moe")
+	m := open32(t, g, Options{})
+	want, experts := allLogits(t, m, g.batch()), m.config.Experts
+	dir := t.TempDir()
+	m.config.joined = true
+	require.NoError(t, m.Save(filepath.Join(dir, "joined"), 0))
+	m.config.joined = false
+	sum := m.config.checksum()
+
+	joined := open32(t, modelGolden{dir: filepath.Join(dir, "joined")}, Options{})
+	require.Equal(t, want, allLogits(t, joined, g.batch()))
+	require.Equal(t, sum, joined.config.checksum())
+	require.NoError(t, joined.Save(filepath.Join(dir, "again"), 20_000))
+	file, err := amp.OpenWeights(filepath.Join(dir, "again"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, file.Close()) }()
+	const name = "model.layers.1.mlp.experts."
+	up, found := file.Tensor(name + "gate_up_proj")
+	require.True(t, found)
+	require.Equal(t, []int{experts.Count, 2 * experts.Hidden, m.config.Dim}, up.Shape)
+	all := make([]float32, up.Len())
+	require.NoError(t, file.Load(up.Name, snug.ViewOf(all)))
+	var rows []float32
+	for e := range experts.Count {
+		for _, part := range []string{"gate_proj", "up_proj"} {
+			rows = append(rows, m.index[fmt.Sprintf("%s%d.%s.weight", name, e, part)].Value.Float32s()...)
+		}
+	}
+	require.Equal(t, rows, all)
+
+	require.NoError(t, m.Save(filepath.Join(dir, "separate"), 0))
+	separate, err := amp.OpenWeights(filepath.Join(dir, "separate"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, separate.Close()) }()
+	_, found = separate.Tensor(name + "0.gate_proj.weight")
+	require.True(t, found)
+}
+
 // zeros opens a file of zeros.
 func zeros(t *testing.T, shapes map[string][]int, types map[string]string) *amp.Weights {
 	header, at := map[string]any{}, 0

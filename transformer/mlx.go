@@ -237,6 +237,12 @@ func (c *Config) isExpert(inner string) bool {
 	return c.Experts.Count > 0 && strings.HasPrefix(inner, c.names().experts.experts)
 }
 
+// ofExpert reports whether a parameter is of one expert.
+func (c *Config) ofExpert(name string) bool {
+	_, inner, is := c.inLayer(strings.TrimPrefix(name, c.layout().body))
+	return is && c.isExpert(inner)
+}
+
 // mlxTensors returns the tensors of a module.
 func (f *AdapterFile) mlxTensors(name string, params []string, rank int) (list []mlxTensor, err error) {
 	a, b := mlxTensor{name: name + ".lora_a", turn: true}, mlxTensor{name: name + ".lora_b", turn: true}

@@ -311,7 +311,7 @@ func (c *Config) describesStored(name string, known map[string]bool) bool {
 	return false
 }
 
-// storedIn returns the names of the matrices that a folder has quantized. It compares the folder's weights with the config,
+// storedIn returns the names of the matrices that a folder has quantized, and sets c.joined. It compares the folder's weights with the config,
 // before there is memory for parameters of its shapes.
 func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
 	w, err := amp.OpenWeights(dir)
@@ -319,6 +319,7 @@ func (c *Config) storedIn(dir string) (_ map[string]bool, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
+	c.joined = c.isJoined(w)
 	names, err := c.compare(w)
 	if err != nil || c.Stored == 0 {
 		return nil, err
