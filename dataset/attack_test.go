@@ -197,7 +197,7 @@ func TestMemoryLimit(t *testing.T) {
 		"many names":                {"a.jsonl", `{` + manyNames(1<<15) + `, "text": "x"}`, 8 << 20, "the row takes more than"},
 		"a long element":            {"a.json", `[{"text": "` + long + `"}]`, 8 << 20, "element 1: line 1: text: the row takes more than"},
 		"a field without its quote": {"a.csv", "text\n\"" + long, 8 << 20, "a row of more than"},
-		"a long word":               {"a.txt", strings.Repeat("é", 1<<20), 8 << 20, "have no place at which they can be cut"},
+		"a long word":               {"a.txt", strings.Repeat("é", 1<<20), 8 << 20, "have no place at which this tokenizer cuts them"},
 		"a long word that fits":     {"a.txt", strings.Repeat("é", 1<<20), 64 << 20, ""},
 		"a long text":               {"a.txt", long, 1, ""},
 	} {

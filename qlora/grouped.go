@@ -178,6 +178,8 @@ type Groups struct {
 	Layout Layout // the order of the codes
 	// Ordered says that the file has which group each input is of (desc_act of GPTQ): without it that is an error.
 	Ordered bool
+	// Zeroed says that a file of Packed or Integers has zero points: without them that is an error.
+	Zeroed bool
 }
 
 // Layout is the order of codes of [Grouped] weights in files. Elements of packed tensors are int32, the first code in their lowest bits.

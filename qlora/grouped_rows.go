@@ -139,12 +139,12 @@ func (l loader) rowScales(w *Weight, name string, out, count int) ([]float32, er
 	return transposed(x, out, count), nil
 }
 
-// rowShape returns the shape of a tensor that has an element for each group of an output.
+// rowShape returns the shape of a tensor that has an element for each group of an output, or one for all where an output has one group.
 func (l loader) rowShape(name, types string, out, count int) ([]int, error) {
 	p, found := l.w.set.Find(name)
 	if found {
 		for _, shape := range [][]int{{out, count}, {1}, {1, 1}, {}} {
-			if slices.Equal(p.Tensor.Shape, shape) {
+			if slices.Equal(p.Tensor.Shape, shape) && (len(shape) == 2 && shape[0] == out || count == 1) {
 				return shape, nil
 			}
 		}
@@ -172,6 +172,9 @@ func transposed[T any](x []T, out, count int) []T {
 func (l loader) rowZeros(name string, out, count int) ([]uint8, error) {
 	g := l.w.groups
 	p, found := l.w.set.Find(name)
+	if !found && g.Zeroed {
+		return nil, fmt.Errorf("the file has no tensor %q, and codes are not symmetric: %w", name, snug.ErrCorrupt)
+	}
 	if !found {
 		return slices.Repeat([]uint8{1 << (g.Bits - 1)}, out*count), nil
 	}

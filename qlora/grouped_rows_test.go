@@ -20,7 +20,7 @@ type rowFile struct {
 }
 
 func makeRows() *rowFile {
-	f := &rowFile{Groups: Groups{4, 16, Packed, false}, tensors: map[string]safetensors.Tensor{}, data: map[string][]byte{}}
+	f := &rowFile{Groups: Groups{4, 16, Packed, false, false}, tensors: map[string]safetensors.Tensor{}, data: map[string][]byte{}}
 	codes, scales := make([]byte, 32), []byte{}
 	for i := range 64 {
 		codes[i/2] |= byte(f.code(i/32, i%32)) << (4 * (i % 2))
@@ -76,7 +76,7 @@ func TestGroupedRows(t *testing.T) {
 			return nil, func(i int) int { return i % 2 }
 		},
 		"int8": func(f *rowFile) (func(o, k int) int, func(i int) int) {
-			f.Groups = Groups{8, 16, Integers, false}
+			f.Groups = Groups{8, 16, Integers, false, false}
 			codes := make([]byte, 64)
 			for i := range codes {
 				codes[i] = byte(f.code(i/32, i%32) - 8)
@@ -123,9 +123,14 @@ func TestGroupedRowsRefused(t *testing.T) {
 		`tensor "a.weight_scale": element 3 is NaN or infinite`: func(f *rowFile) {
 			binary.LittleEndian.PutUint32(f.data["a."+rowsScales][12:], math.Float32bits(float32(math.Inf(1))))
 		},
-		`tensor "a.weight_zero_point" is I32 [2 1], want I32 of [1 2]`: func(f *rowFile) { f.set(rowsZeros, "I32", f.data["a."+rowsZeros], 2, 1) },
-		`the file has no tensor "a.weight_g_idx"`:                      func(f *rowFile) { f.Ordered = true },
-		`tensor "a.weight_packed" is F32 [2 4], want I32`:              func(f *rowFile) { f.set(packedCodes, "F32", f.data["a."+packedCodes], 2, 4) },
+		`tensor "a.weight_zero_point" is I32 [2 1], want I32 of [1 2]`:       func(f *rowFile) { f.set(rowsZeros, "I32", f.data["a."+rowsZeros], 2, 1) },
+		`the file has no tensor "a.weight_g_idx"`:                            func(f *rowFile) { f.Ordered = true },
+		`tensor "a.weight_scale" is F32 [1], want F16, BF16 or F32 of [2 2]`: func(f *rowFile) { f.set(rowsScales, "F32", f.data["a."+rowsScales][:4], 1) },
+		`the file has no tensor "a.weight_zero_point", and codes are not symmetric`: func(f *rowFile) {
+			f.Zeroed = true
+			delete(f.tensors, "a."+rowsZeros)
+		},
+		`tensor "a.weight_packed" is F32 [2 4], want I32`: func(f *rowFile) { f.set(packedCodes, "F32", f.data["a."+packedCodes], 2, 4) },
 		"a weight of 4 outputs and 16 inputs, want a multiple of 32": func(f *rowFile) {
 			delete(f.tensors, "a."+packedShape)
 			f.set(packedCodes, "I32", f.data["a."+packedCodes], 4, 2)

@@ -145,9 +145,9 @@ func TestGrouped(t *testing.T) {
 		in, out      int
 		zeros, order bool
 	}{
-		{Groups{4, 32, GPTQ, false}, 96, 40, false, false}, {Groups{4, 64, GPTQ, false}, 192, 24, true, false}, {Groups{4, 48, GPTQ, false}, 96, 16, true, false}, {Groups{4, -1, GPTQ, false}, 96, 16, false, true},
-		{Groups{4, 32, GPTQv2, false}, 64, 16, true, true}, {Groups{8, 32, GPTQ, false}, 64, 12, true, false}, {Groups{8, 32, GPTQv2, false}, 64, 12, false, true}, {Groups{2, 32, GPTQ, false}, 64, 16, false, false},
-		{Groups{4, 32, AWQ, false}, 96, 40, true, false}, {Groups{4, 128, AWQ, false}, 256, 8, false, false}, {Groups{4, 8, AWQ, false}, 64, 8, false, false},
+		{Groups{4, 32, GPTQ, false, false}, 96, 40, false, false}, {Groups{4, 64, GPTQ, false, false}, 192, 24, true, false}, {Groups{4, 48, GPTQ, false, false}, 96, 16, true, false}, {Groups{4, -1, GPTQ, false, false}, 96, 16, false, true},
+		{Groups{4, 32, GPTQv2, false, false}, 64, 16, true, true}, {Groups{8, 32, GPTQ, false, false}, 64, 12, true, false}, {Groups{8, 32, GPTQv2, false, false}, 64, 12, false, true}, {Groups{2, 32, GPTQ, false, false}, 64, 16, false, false},
+		{Groups{4, 32, AWQ, false, false}, 96, 40, true, false}, {Groups{4, 128, AWQ, false, false}, 256, 8, false, false}, {Groups{4, 8, AWQ, false, false}, 64, 8, false, false},
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			f := makeGrouped(c.Groups, c.in, c.out, c.zeros, c.order)
@@ -220,14 +220,14 @@ func TestGroupedRefused(t *testing.T) {
 		"a weight of 320 outputs and 12 inputs, want a multiple of 8 and of 32": func(f *groupedFile) { f.Layout, f.shapes[0] = AWQ, []int{12, 40} },
 	} {
 		t.Run(want, func(t *testing.T) {
-			f := makeGrouped(Groups{4, 32, GPTQ, false}, 96, 40, true, false)
+			f := makeGrouped(Groups{4, 32, GPTQ, false, false}, 96, 40, true, false)
 			change(f)
 			_, err := f.load(t)
 			require.ErrorIs(t, err, snug.ErrCorrupt)
 			require.ErrorContains(t, err, want)
 		})
 	}
-	f := makeGrouped(Groups{4, 32, GPTQ, false}, 96, 40, true, false)
+	f := makeGrouped(Groups{4, 32, GPTQ, false, false}, 96, 40, true, false)
 	w, err := f.load(t)
 	require.NoError(t, err)
 	_, err = WriteWeights(&bytes.Buffer{}, func(yield func(string, *Weight) bool) { yield("a.weight", w) }, nil)
@@ -235,11 +235,11 @@ func TestGroupedRefused(t *testing.T) {
 	_, err = NewWeight([]float32{1}, []int{1, 1}, Options{Type: Grouped})
 	require.ErrorContains(t, err, "Weights.Load reads groups of a file")
 	var none *Weights
-	for _, err := range []error{none.SetGroups(Groups{4, 32, GPTQ, false}), (&Weights{}).SetGroups(Groups{4, 32, GPTQ, false})} {
+	for _, err := range []error{none.SetGroups(Groups{4, 32, GPTQ, false, false}), (&Weights{}).SetGroups(Groups{4, 32, GPTQ, false, false})} {
 		require.ErrorIs(t, err, snug.ErrConfig)
 	}
 	set := &Weights{set: &safetensors.Set{}}
-	for want, g := range map[string]Groups{"layout 0": {4, 32, 0, false}, "layout 6": {4, 32, 6, false}, "codes of 2 bits": {2, 32, Packed, false}, "codes of 4 bits": {4, 32, Integers, false}, "codes of 3 bits": {3, 32, GPTQ, false}, "codes of 8 bits": {8, 32, AWQ, false}, "groups of 0 inputs": {4, 0, GPTQ, false}} {
+	for want, g := range map[string]Groups{"layout 0": {4, 32, 0, false, false}, "layout 6": {4, 32, 6, false, false}, "codes of 2 bits": {2, 32, Packed, false, false}, "codes of 4 bits": {4, 32, Integers, false, false}, "codes of 3 bits": {3, 32, GPTQ, false, false}, "codes of 8 bits": {8, 32, AWQ, false, false}, "groups of 0 inputs": {4, 0, GPTQ, false, false}} {
 		err := set.SetGroups(g)
 		require.ErrorIs(t, err, snug.ErrConfig)
 		require.ErrorContains(t, err, want)
@@ -257,11 +257,11 @@ func BenchmarkGrouped(b *testing.B) {
 			case "nf4":
 				w, err = NewWeight(kerneltest.Normal(1, in*out), []int{out, in}, Options{})
 			case "awq":
-				w, err = makeGrouped(Groups{4, 128, AWQ, false}, in, out, true, false).load(b)
+				w, err = makeGrouped(Groups{4, 128, AWQ, false, false}, in, out, true, false).load(b)
 			case "gptq 8 bits":
-				w, err = makeGrouped(Groups{8, 128, GPTQ, false}, in, out, false, false).load(b)
+				w, err = makeGrouped(Groups{8, 128, GPTQ, false, false}, in, out, false, false).load(b)
 			default:
-				w, err = makeGrouped(Groups{4, 128, GPTQ, false}, in, out, false, name != "gptq").load(b)
+				w, err = makeGrouped(Groups{4, 128, GPTQ, false, false}, in, out, false, name != "gptq").load(b)
 			}
 			require.NoError(b, err)
 			l, err := NewLinear(w, snug.BF16, 0)

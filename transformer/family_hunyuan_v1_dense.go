@@ -38,6 +38,7 @@ func (c *Config) alphaRope(f *fields) {
 		return
 	}
 	p.raw["rope_type"] = []byte(`"default"`)
+	delete(p.raw, "type")
 	c.Rope = c.ropeOf(f, p, "rope_theta", 10_000)
 	c.Rope.Theta *= math.Pow(alpha, float64(c.HeadDim)/float64(c.HeadDim-2))
 	if f.err == nil && !(c.Rope.Theta > 0 && c.Rope.Theta <= math.MaxFloat64) {

@@ -2,7 +2,7 @@ package transformer
 
 func init() {
 	register(family{
-		name: "mistral4", class: "Mistral4", names: latentLlama.with(func(n *names) { n.experts.joined = rows }),
+		name: "mistral4", class: "Mistral4", names: latentLlama.with(func(n *names) { n.experts.joined, n.experts.floatLogits = rows, false }),
 		std: defaults{vocab: 131072, dim: 4096, hidden: 12288, layers: 36, heads: 32, kvHeads: 32, context: 1048576, bos: 1, eos: 2, pad: 11,
 			experts: Experts{Count: 128, Chosen: 4, Hidden: 2048}},
 		layers: latentLayers,

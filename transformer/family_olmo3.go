@@ -40,9 +40,15 @@ func (c *Config) olmoRopes(f *fields) {
 		return
 	}
 	global, second := f.object("rope_scaling"), (*fields)(nil)
+	if global != nil && global.has("type") && !global.has("rope_type") {
+		global.fail("type", "without rope_type, which transformers does not read for this family: want rope_type")
+	}
 	if both := f.object("rope_parameters"); both != nil {
 		if global != nil {
 			f.fail("rope_scaling", "rope_parameters is there too: want one of them")
+		}
+		if both.has("rope_type") || both.has("rope_theta") {
+			both.fail("rope_type", "or rope_theta for all layers: want members full_attention and sliding_attention")
 		}
 		global, second = both.object("full_attention"), both.object("sliding_attention")
 		if err := both.rest(); err != nil && f.err == nil {

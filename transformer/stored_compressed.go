@@ -78,7 +78,6 @@ var (
 type compressedAs struct {
 	block  []int // of floats, nil for another strategy
 	groups qlora.Groups
-	zeros  bool
 }
 
 func init() { registerStored(storedMethod{name: "compressed-tensors", read: readCompressed}) }
@@ -127,7 +126,7 @@ func readCompressed(raw json.RawMessage, c *Config) (s storedAs, err error) {
 		if first == nil {
 			first = &as
 		}
-		if as.groups != first.groups || as.zeros != first.zeros {
+		if as.groups != first.groups {
 			return s, notStored("%s with weights in another form than those of other groups", name)
 		}
 		if as.block != nil && s.block != nil && !slices.Equal(as.block, s.block) {
@@ -145,7 +144,7 @@ func readCompressed(raw json.RawMessage, c *Config) (s storedAs, err error) {
 		return !slices.ContainsFunc(modules, quantized) || slices.ContainsFunc(modules, left)
 	}
 	if first != nil && first.groups.Layout != 0 {
-		return groupedAs(c, first.groups, !first.zeros, floats)
+		return groupedAs(c, first.groups, !first.groups.Zeroed, floats)
 	}
 	s.form, s.floats = qlora.FP8, floats
 	return s, nil
@@ -193,8 +192,9 @@ func (g *compressedGroup) read(name string) (as compressedAs, err error) {
 // integers returns how integers lie. With the order "group", files say which group an input is of; with "weight" inputs are in order.
 func (w *compressedWeights) integers(name, strategy string, layout qlora.Layout) (as compressedAs, err error) {
 	order := strings.Trim(strings.ToLower(compact(w.Order)), `"`)
-	as.zeros = !w.Symmetric
-	as.groups = qlora.Groups{Bits: w.Bits, Size: -1, Layout: layout, Ordered: slices.Contains([]string{"group", "dynamic", "true"}, order)}
+	as.groups = qlora.Groups{
+		Bits: w.Bits, Size: -1, Layout: layout, Ordered: slices.Contains([]string{"group", "dynamic", "true"}, order), Zeroed: !w.Symmetric,
+	}
 	switch {
 	case !as.groups.Ordered && !slices.Contains([]string{"", "false", "weight", "static"}, order):
 		return as, notStored("%s with the actorder %.40s", name, w.Order)
