@@ -156,3 +156,27 @@ func ropeProperty(t *rapid.T) {
 
 func TestRopeProperty(t *testing.T) { rapid.Check(t, ropeProperty) }
 func FuzzRope(f *testing.F)         { f.Fuzz(rapid.MakeFuzz(ropeProperty)) }
+
+// TestAlphaRope: the kind dynamic with an alpha is a plain rope of base 10000·1000^(128/126), in the spelling of published folders and in
+// those that transformers writes.
+func TestAlphaRope(t *testing.T) {
+	for _, kind := range []string{`"type":"dynamic"`, `"rope_type":"dynamic"`, `"rope_type":"dynamic","type":"dynamic"`} {
+		c, err := parseConfig([]byte(`{"model_type":"hunyuan_v1_dense","head_dim":128,"rope_theta":10000.0,
+			"rope_scaling":{"alpha":1000.0,"beta_fast":32,"beta_slow":1,"factor":1.0,"mscale":1.0,"mscale_all_dim":1.0,` + kind + `}}`))
+		require.NoError(t, err, kind)
+		require.Equal(t, RopeDefault, c.Rope.Kind)
+		require.InEpsilon(t, 11158839.9, c.Rope.Theta, 1e-6, kind)
+	}
+}
+
+// TestOlmoRopes: what transformers would pass over is an error.
+func TestOlmoRopes(t *testing.T) {
+	for text, says := range map[string]string{
+		`"rope_scaling":{"type":"yarn","factor":4.0,"original_max_position_embeddings":128}`: "want rope_type",
+		`"rope_parameters":{"rope_type":"default","rope_theta":7.0}`:                         "want members full_attention and sliding_attention",
+	} {
+		_, err := parseConfig([]byte(`{"model_type":"olmo3",` + text + `}`))
+		require.ErrorIs(t, err, snug.ErrConfig)
+		require.ErrorContains(t, err, says)
+	}
+}
