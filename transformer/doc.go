@@ -17,7 +17,7 @@
 // (also the text models of multimodal folders of Gemma 3, LLaVA, LLaVA-NeXT, PaliGemma, Idefics3, SmolVLM and Qwen2-VL to Qwen3-VL), Seed-OSS, gpt-oss, Phi-3 to Phi-4-mini,
 // SmolLM3, GLM-4, ERNIE 4.5, Arcee, Nemotron, StarCoder2, StableLM, GPT-NeoX, Granite, OLMo 2
 // and 3, Cohere, Hunyuan, EXAONE 4, Qwen2-MoE, GLM-4.5, Gemma 4 and GPT-2 on any device, and of DeepSeek-V2 and V3, GLM-4.7-Flash,
-// Mistral Small 4, Youtu-LLM, LFM2, Qwen3.5, Qwen3-Next, Gemma 3n and Gemma 4 with experts on the CPU, in float32, bfloat16 or float16. docs/models.md lists them all.
+// Mistral Small 4, Youtu-LLM, LFM2, Qwen3.5, Qwen3-Next, Falcon-H1, Granite 4.0 H, Gemma 3n and Gemma 4 with experts on the CPU, in float32, bfloat16 or float16. docs/models.md lists them all.
 // Weights, activations and their gradients have that type; sums, statistics and gradients of parameters are float32. In
 // float32 a logit differs from transformers' by about 1e-6 of the largest logit; in random configurations the largest
 // difference found is 5.4e-6, and 9.8e-6 with an adapter. testdata holds what transformers computes.
