@@ -41,7 +41,7 @@ func (r *processRoom) take(bytes int64) error {
 	r.predicted = saturate.Add(r.beside(), bytes)
 	host := hostMemory(os.DirFS("/"))
 	switch wanted := r.wanted(bytes); {
-	case r.limit > 0 && wanted > r.limit:
+	case r.limit > 0 && wanted-baseNoise > r.limit: // what an error has named is enough for another process
 		return fmt.Errorf("%s: -memory %s: nothing fits: the process takes %s before there is a model, and the smallest plan wants -memory %dMiB: %w",
 			r.command, meter.FormatBytes(r.limit), meter.FormatBytesUp(r.process.Base), (wanted+1<<20-1)>>20, snug.ErrNoMemory)
 	case host > 0 && r.predicted > host:
