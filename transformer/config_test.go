@@ -94,7 +94,12 @@ func goldenConfigs(t testing.TB) []goldenConfig {
 	var all []goldenConfig
 	for family, f := range readGoldens[file](t, "configs") {
 		require.NotEmpty(t, f.Cases, family)
-		all = append(all, f.Cases...)
+		for _, g := range f.Cases {
+			if _, err := parseConfig(g.Config); strconv.IntSize < 64 && err != nil && strings.Contains(err.Error(), "elements are too many") {
+				continue // a matrix of Command R+
+			}
+			all = append(all, g)
+		}
 	}
 	return all
 }
@@ -340,6 +345,8 @@ func TestReadConfig(t *testing.T) {
 
 // TestWriteConfig writes every file that was read, and reads it again. The texts are in
 // testdata/written, which testdata/make.py reads with transformers.
+//
+//check:not bits32
 func TestWriteConfig(t *testing.T) {
 	texts := map[string]map[string]string{} // by family
 	for _, g := range goldenConfigs(t) {

@@ -37,7 +37,11 @@ func TestGemma3nPublished(t *testing.T) {
 			require.NoError(t, err)
 			sum := int64(0)
 			for _, w := range tensors {
-				sum += int64(w.Len())
+				n := int64(1) // more than an int of 32 bits has
+				for _, d := range w.Shape {
+					n *= int64(d)
+				}
+				sum += n
 			}
 			require.Equal(t, k.parameters, sum)
 			require.Equal(t, AltUp{Streams: 4, Rank: 64}, c.AltUp)
