@@ -204,7 +204,8 @@ func (c *Config) checkSizes() error {
 		name string
 		rows int
 		cols int
-	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.widestHidden(), c.Dim}, {"Heads", c.Heads, c.widestHead()}, {"Context", positions, c.Dim}} {
+	}{{"Vocab", c.Vocab, c.Dim}, {"Hidden", c.widestHidden(), c.Dim}, {"Heads", c.Heads, c.widestHead()}, {"Context", positions, c.Dim},
+		{"PerLayerVocab", c.PerLayerVocab, max(1, c.Layers*c.PerLayer)}} {
 		if n.rows > math.MaxInt/n.cols {
 			return bad(n.name, "%d×%d elements are too many", n.rows, n.cols)
 		}

@@ -113,7 +113,7 @@ func TestFieldsThatTransformersReads(t *testing.T) {
 	for family, f := range families {
 		require.NotEmpty(t, f.Changes)
 		base := `{"model_type":"` + family + `"}`
-		if own := map[string]string{"deepseek_v2": `"num_experts_per_tok":6`, "granitemoehybrid": `"num_local_experts":0`, "glm4_moe": `"head_dim":128`, "mistral4": `"n_routed_experts":64`}[family]; own != "" { // whose default is none, no model, or too large for an int of 32 bits
+		if own := map[string]string{"deepseek_v2": `"num_experts_per_tok":6`, "granitemoehybrid": `"num_local_experts":0`, "glm4_moe": `"head_dim":128`, "mistral4": `"n_routed_experts":64`, "gemma3n_text": `"vocab_size_per_layer_input":1000`}[family]; own != "" { // whose default is none, no model, or too large for an int of 32 bits
 			base = `{"model_type":"` + family + `",` + own + `}`
 		}
 		plain, err := parseConfig([]byte(base))

@@ -10,6 +10,8 @@ import (
 )
 
 // TestGemma3nPublished reads the config.json of published models.
+//
+//check:not bits32
 func TestGemma3nPublished(t *testing.T) {
 	for _, k := range []struct {
 		name                   string
@@ -53,6 +55,8 @@ func TestGemma3nPublished(t *testing.T) {
 }
 
 // TestGemma3nRefuses: what no layer computes is an error that names the field.
+//
+//check:not bits32
 func TestGemma3nRefuses(t *testing.T) {
 	const small = `{"model_type": "gemma3n_text", "num_hidden_layers": 2, "num_kv_shared_layers": 0, "layer_types": ["sliding_attention", "full_attention"]`
 	for _, k := range []struct{ name, fields string }{

@@ -10,6 +10,8 @@ import (
 )
 
 // TestGemma4Published reads the config.json of published models.
+//
+//check:not bits32
 func TestGemma4Published(t *testing.T) {
 	for _, k := range []struct {
 		name, text string
