@@ -140,6 +140,8 @@ func attacks() []attack {
 }
 
 // TestAttacks: hostile files are errors, or take time and memory that their size accounts for.
+//
+//check:not race
 func TestAttacks(t *testing.T) {
 	for _, a := range attacks() {
 		if !kerneltest.Full() && len(a.text)+len(a.encode) > 1<<20 {
